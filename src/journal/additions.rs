@@ -75,7 +75,8 @@ impl StepFiles {
 /// stored form.
 ///
 /// Reserved names: `allowed` (the operators and tools that the layers left to a model), `artifacts`
-/// (the published files of a step), `copied` (in the first entry of a copy: the number of entries that
+/// (the published files of a step), `called` (beside usage that comes after the end of a step: the
+/// step, which called a run), `copied` (in the first entry of a copy: the number of entries that
 /// describe its original), `line` and `branch` (the source line of the flow's request, and the branch
 /// that made it, in words), `queued_ms` and `ran_ms` (when the work was queued and when it ran),
 /// `report` (the mark of an accepted report, or of a decline), `tags`, `trace` (ids of a distributed
@@ -182,6 +183,19 @@ impl Additions {
     /// Stores the number of the last entry that was copied from another run.
     pub(crate) fn put_copied_upto(&mut self, seq: u32) {
         self.put("copied", Json::from_trusted(seq.to_string()));
+    }
+
+    /// Returns the step that called the run whose usage the entry adds; absent for the usage of
+    /// earlier histories.
+    pub fn called(&self) -> Option<u32> {
+        self.get("called")?.as_str().parse().ok()
+    }
+
+    /// Returns the additions that name the step that called a run.
+    pub(crate) fn of_call(step: u32) -> Self {
+        let mut additions = Self::default();
+        additions.put("called", Json::from_trusted(step.to_string()));
+        additions
     }
 
     /// Returns how long a step waited in all, and how long the work of its last attempt took, in

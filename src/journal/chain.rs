@@ -276,7 +276,10 @@ impl Chain {
                 | Decision::Remind { .. }
                 | Decision::Expire { .. }
                 | Decision::Told { .. } => {}
-                Decision::Spent(spent) => self.spent.clone_from(spent),
+                Decision::Spent(spent) => match entry.additions.called() {
+                    Some(step) => self.spend_late(step, &spent.total, at),
+                    None => self.spent.clone_from(spent),
+                },
                 Decision::Joined { session, party } => {
                     self.joined.insert(session.clone(), party.clone());
                 }

@@ -346,7 +346,8 @@ pub enum Decision {
         /// The event.
         data: Json,
     },
-    /// The usage of the earlier histories.
+    /// The usage of the earlier histories; with the addition `called` that of a called run, which
+    /// ended after the step that called it.
     Spent(Box<Spent>),
     /// An accepted result left follow-up work. The step continues with another attempt.
     Follow(Box<Followed>),

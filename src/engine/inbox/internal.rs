@@ -130,6 +130,8 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
             if is_child(turn.run, step, child) {
                 lineage::join_all(turn, joined);
                 children::child_ended(turn, step, outcome, usage);
+            } else if let Some(usage) = usage {
+                children::count_late(turn, step, child, usage);
             }
         }
         Internal::Redispatch { step, attempt } => {

@@ -12,6 +12,7 @@ use crate::{
     },
     journal::{Chain, Entry, Outcome, Usage},
     lua::Program,
+    protocol::RunId,
     store::{ArtifactRow, ChargeRow, Header, StoreError, TaskRow},
 };
 
@@ -34,7 +35,7 @@ pub(crate) struct Rows {
     pub(crate) files: Vec<ArtifactRow>,
     pub(crate) charge: Option<ChargeRow>,
     pub(crate) state: Result<OwnState, StoreError>,
-    /// The state of the child runs of open steps, by step.
+    /// The state of the child runs of open steps, and of steps that were canceled, by step.
     pub(crate) called: HashMap<u32, Called>,
 }
 
@@ -46,6 +47,8 @@ pub(crate) enum Called {
     Open,
     /// The run has ended.
     Ended(Outcome, Option<Usage>),
+    /// The run has ended after its step was canceled, and this usage was not counted.
+    Late(RunId, Usage),
     /// The run could not be read.
     Unknown(StoreError),
 }

@@ -3,11 +3,19 @@
 use crate::{
     blueprint::CompiledAgent,
     flow::Input,
-    journal::{Outcome, StepKey},
-    protocol::{Failure, Json, OperatorInput, RunId, failure::kind},
+    journal::{Outcome, Step, StepKey},
+    protocol::{Failure, Json, OperatorInput, RunId, StepKind, StepState, failure::kind},
     schema,
     token::Grant,
 };
+
+/// The maximum length of the name of a signal or a query, in bytes.
+pub(crate) const WORD_BYTES: usize = 200;
+
+/// Returns true if a signal or a query can have the name, which is shown to people.
+pub(crate) fn is_word(name: &str) -> bool {
+    !name.is_empty() && name.len() <= WORD_BYTES && !name.chars().any(char::is_control)
+}
 
 /// Returns the input of an operator for an input of the protocol: the message alone, or with its
 /// metadata.
@@ -51,6 +59,14 @@ pub(crate) fn input_of(key: StepKey, outcome: Outcome) -> Input {
 /// Parses the run id that a child step has as its call id.
 pub(crate) fn child_id(call_id: Option<&str>) -> Option<RunId> {
     call_id?.parse().ok()
+}
+
+/// Returns the run that a canceled step called, unless its usage was counted.
+pub(crate) fn canceled_call(step: &Step) -> Option<RunId> {
+    let is_one = step.scheduled.kind == StepKind::Child
+        && step.state == StepState::Canceled
+        && step.usage.is_none();
+    child_id(step.scheduled.call_id.as_deref().filter(|_| is_one))
 }
 
 /// Returns the grant that a run was started with; an empty one if it cannot be parsed.

@@ -7,7 +7,7 @@ use crate::{
         run::{
             loaded::{Called, Loaded, Rows},
             reply::Asked,
-            values::child_id,
+            values::{canceled_call, child_id},
         },
         shared::{
             message::{ControlAsk, Internal, RunMsg},
@@ -17,9 +17,9 @@ use crate::{
         view::spent::total,
     },
     fault,
-    journal::{Chain, ChainError, Entry, RunState},
+    journal::{Chain, ChainError, Entry, RunState, Usage},
     protocol::{RunId, StepKind},
-    store::{Header, LoadedRows, StoreError, Want, read_in_pages},
+    store::{Header, LoadedRows, StoreError, Used, Want, read_in_pages},
 };
 
 /// Returns the part of a run to read, given the message that it is loaded for.
@@ -88,7 +88,7 @@ pub(crate) fn read(
     let rows = Rows {
         program: shared.programs.by_hash(&started.hash),
         publisher: shared.programs.publisher(&started.hash)?,
-        called: called(shared, &chain),
+        called: called(shared, num, &chain),
         entries,
         chain,
         tasks: tasks.into_iter().map(|row| (row.step, row)).collect(),
@@ -111,14 +111,34 @@ fn damaged(num: u64, error: &ChainError) -> StoreError {
     StoreError::Damaged { what: format!("run {num}"), reason: error.to_string() }
 }
 
-/// Reads the state of the child runs of open steps.
-fn called(shared: &Shared, chain: &Chain) -> HashMap<u32, Called> {
+/// The number of canceled calls whose usage is looked for: the last ones, as the host may have
+/// stopped before it was counted.
+const LATE: usize = 100;
+
+/// Reads the state of the child runs of open steps, and the usage of those of canceled steps.
+fn called(shared: &Shared, num: u64, chain: &Chain) -> HashMap<u32, Called> {
     let calls = chain.open().filter_map(|number| {
         let step = &chain.step(number)?.scheduled;
         let is_call = step.kind == StepKind::Child;
         Some((number, child_id(step.call_id.as_deref().filter(|_| is_call))?))
     });
-    calls.map(|(number, child)| (number, became(shared, child))).collect()
+    let canceled = chain.steps().iter().rev().filter_map(|step| Some((step, canceled_call(step)?)));
+    // An ended run counts nothing any more.
+    let most = if matches!(chain.state(), RunState::Ended(_)) { 0 } else { LATE };
+    let late = canceled.take(most).filter_map(|(step, child)| {
+        let number = step.scheduled.step;
+        Some((number, Called::Late(child, used_by(shared, child, (num, number))?)))
+    });
+    calls.map(|(number, child)| (number, became(shared, child))).chain(late).collect()
+}
+
+/// Returns the usage of a run that has ended, if that step called it. A canceled step of a copy
+/// names the run that its original called, which may be any other one on this host.
+fn used_by(shared: &Shared, run: RunId, caller: (u64, u32)) -> Option<Usage> {
+    let header = shared.store.header(run.num()).ok()??;
+    let counts = header.parent == Some(caller) && header.status.is_ended();
+    let used = Used::parse(header.used.as_deref());
+    total(&used.spent).filter(|_| counts)
 }
 
 fn became(shared: &Shared, child: RunId) -> Called {

@@ -130,7 +130,7 @@ impl Places {
             self.steps += 1;
             self.parts.extend(step.whole().map(|whole| (step.step, whole)));
         }
-        if let Some(step) = about(&entry.fact) {
+        if let Some(step) = about(entry) {
             self.of_steps.push((entry.seq, step));
         } else if is_shown(&entry.fact) {
             self.of_run.push(entry.seq);
@@ -209,9 +209,9 @@ pub(crate) fn scheduled(entry: &Entry) -> Option<&Scheduled> {
     }
 }
 
-/// Returns the step that a fact is about.
-pub(crate) fn about(fact: &Fact) -> Option<u32> {
-    match fact {
+/// Returns the step that an entry is about.
+pub(crate) fn about(entry: &Entry) -> Option<u32> {
+    match &entry.fact {
         Fact::StepScheduled(step) | Fact::StepRecorded(step, _) => Some(step.step),
         Fact::SecretAccessed { step, .. } => Some(*step),
         Fact::Decided(decision) => match decision {
@@ -228,8 +228,8 @@ pub(crate) fn about(fact: &Fact) -> Option<u32> {
             | Decision::Compensate { .. }
             | Decision::Copied { .. }
             | Decision::Seat { .. }
-            | Decision::Spent(_)
             | Decision::Joined { .. } => None,
+            Decision::Spent(_) => entry.additions.called(),
         },
         Fact::RunStarted(_)
         | Fact::AttemptDelivered { .. }
@@ -238,7 +238,7 @@ pub(crate) fn about(fact: &Fact) -> Option<u32> {
         | Fact::StepEnded { .. }
         | Fact::SignalReceived(_)
         | Fact::Noted { .. }
-        | Fact::RunEnded(_) => fact.step(),
+        | Fact::RunEnded(_) => entry.fact.step(),
     }
 }
 

@@ -162,6 +162,77 @@ async fn a_called_run_has_what_is_left_and_its_use_counts_for_its_caller() {
 }
 
 #[tokio::test]
+async fn the_use_of_a_called_run_counts_for_its_caller_also_if_the_call_was_canceled() {
+    let bench = Bench::new();
+    let body = r#"limits = { tokens = 50 }, agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx, input)
+            if input.child then
+                ctx:run("q")
+                return ctx:wait("never")
+            end
+            ctx:race {
+                function() return ctx:call("it", { child = true }) end,
+                function() return ctx:wait("stop") end,
+            }
+            ctx:wait("go")
+            local _, err = ctx:try("q")
+            return err.kind
+        end"#;
+    let run = bench.start(body, "{}").await;
+    let view = bench.waiting(run, "child").await;
+    let on = view.waiting_on.iter().find(|on| on.kind == "child").unwrap();
+    let child = on.subject.run.unwrap();
+    reports(&bench, "q", serde_json::json!({ "input": 60 })).await;
+    bench.signal(run, "stop", "1").await.unwrap();
+    assert_eq!(bench.ended(child).await.status, RunStatus::Canceled);
+    let used = |view: &RunView| view.usage.as_ref().and_then(|it| it.total.input_tokens);
+    bench.until(run, "the use of the called run", |view| used(view) == Some(60)).await;
+    let bench = bench.restart().await;
+    bench.signal(run, "go", "1").await.unwrap();
+    let view = bench.ended(run).await;
+    assert_eq!(view.output.as_ref().unwrap().as_str(), "\"budget\"");
+    assert_eq!(used(&view), Some(60), "it counts once");
+    let most = StepBounds { parts: 1, events: 9 };
+    let whole = bench.engine.whole_step(&bench.admin(), run, 1, most).await.unwrap();
+    assert_eq!(whole.step.usage.unwrap().input_tokens, Some(60));
+}
+
+#[tokio::test]
+async fn the_use_of_a_canceled_call_counts_for_its_caller_alone_and_not_for_a_copy() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx, input)
+            if input.child then
+                ctx:defer(function() ctx:run("q") end)
+                ctx:run("q")
+                return ctx:wait("never")
+            end
+            ctx:race {
+                function() return ctx:call("it", { child = true }) end,
+                function() return ctx:wait("stop") end,
+            }
+            return ctx:wait("go")
+        end"#;
+    let run = bench.start(body, "{}").await;
+    bench.waiting(run, "child").await;
+    reports(&bench, "q", serde_json::json!({ "input": 1 })).await;
+    bench.signal(run, "stop", "1").await.unwrap();
+    let held = bench.lease("q").await;
+    let made = bench.engine.histories().fork(&bench.admin(), run, Fork::new(3), None).await;
+    let copy = made.unwrap().view().unwrap().id;
+    let usage = crate::operator::read_usage(&serde_json::json!({ "input": 60 }));
+    let said = Report { usage, ..report("1") };
+    bench.engine.tasks().report(&bench.holder(&held.handle), said).await.unwrap();
+    let used = |view: &RunView| view.usage.as_ref().and_then(|it| it.total.input_tokens);
+    bench.until(run, "the use of the called run", |view| used(view) == Some(61)).await;
+    let stored = bench.store.header(run.num()).unwrap().unwrap().used.unwrap();
+    assert!(stored.contains("61"), "{stored}");
+    let bench = bench.restart().await;
+    bench.signal(copy, "go", "1").await.unwrap();
+    assert_eq!(used(&bench.ended(copy).await), None);
+}
+
+#[tokio::test]
 async fn people_and_work_in_the_host_need_no_budget() {
     let bench = Bench::new();
     let body = r#"limits = { tokens = 0 }, agents = { e = { operator = "echo" },

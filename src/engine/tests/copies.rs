@@ -422,6 +422,68 @@ async fn an_imported_run_has_its_links_and_what_is_said_of_its_values() {
 }
 
 #[tokio::test]
+async fn an_imported_run_has_the_state_of_the_operators_within_it() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            local coder = ctx:scope { operator = "a/coder" }
+            coder:set("a", 1, { salience = 0.5 })
+            coder:link("a", "b", "near")
+            ctx:scope({ operator = "writer" }):set("a", 2)
+            return ctx:run("q")
+        end"#;
+    let run = bench.start(body, "null").await;
+    bench.lease("q").await;
+    let bytes = document(&bench, run).await;
+    let there = Bench::new();
+    let importer = there.admin();
+    for _ in 0..2 {
+        let made = there.engine.histories().import(&importer, bytes.clone(), None).await.unwrap();
+        let id = made.view().unwrap().id;
+        let scope = format!("operator:{id}:a%2Fcoder");
+        let row = there.store.state_value(&scope, "a").unwrap().unwrap();
+        assert_eq!((row.value.as_str(), row.hints.salience), ("1", Some(0.5)));
+        assert_eq!(there.store.links(&scope).unwrap(), [MemoryLink::new("a", "b", "near")]);
+        let row = there.store.state_value(&format!("operator:{id}:writer"), "a").unwrap().unwrap();
+        assert_eq!(row.value, "2");
+        assert!(there.store.state(&format!("run:{id}")).unwrap().is_empty());
+        assert!(links(&there, id).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_document_is_imported_with_values_and_times_at_the_limits_of_its_host() {
+    let small = || {
+        let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(1_700_000_000_000));
+        let limits = RunLimits { value: 1 << 10, ..RunLimits::default() };
+        Bench::open_with(Arc::new(dir), clock, 2, limits, Recovery::All)
+    };
+    let bench = small();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            ctx.state:set("k", string.rep("v", 1022))
+            ctx.state:link("k", "", "")
+            ctx:run("q")
+            return #ctx.state:get("k")
+        end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let late = serde_json::json!({ "type": "write_memory", "key": "late", "value": 1,
+        "scope": { "workflow": run.to_string() }, "ttl": 400_000_000_000_000_u64 });
+    let said = Report { effects: vec![late], ..report("1") };
+    bench.engine.tasks().report(&bench.holder(&leased.handle), said).await.unwrap();
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "1022");
+    let bytes = document(&bench, run).await;
+    let there = small();
+    let view =
+        there.engine.histories().import(&there.admin(), bytes, None).await.unwrap().view().unwrap();
+    assert_eq!(view.output.unwrap().as_str(), "1022");
+    assert_eq!(links(&there, view.id), ["k--"]);
+    let late = there.store.state_value(&format!("run:{run}"), "late").unwrap().unwrap();
+    assert_eq!(late.expires_ms, Some(253_402_300_799_999));
+}
+
+#[tokio::test]
 async fn copies_of_a_run_pass_the_layers_of_state() {
     let bench = Bench::new();
     let body = r#"middleware = { swarm.middleware.redact { keys = { "password" }, state = true } },

@@ -365,6 +365,35 @@ async fn the_signals_of_every_result_of_a_step_arrive_and_all_of_them_are_limite
 }
 
 #[tokio::test]
+async fn signals_of_flows_and_effects_are_those_that_a_caller_may_send() {
+    let bench = Bench::new();
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx)
+            local kinds = {}
+            for i, name in { "", "a\nb", string.rep("x", 201), "ok" } do
+                local sent, err = pcall(function() ctx:signal(ctx.run_id, name) end)
+                kinds[i] = if sent then "sent" else err.kind
+            end
+            ctx:run("q")
+            return kinds
+        end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let holder = bench.holder(&leased.handle);
+    let large = "x".repeat(4 << 20);
+    for (name, data, says) in [("a\nb", "", "1 to 200 bytes"), ("s", large.as_str(), "is over")] {
+        let signal = serde_json::json!({ "type": "signal", "target": run.to_string(),
+            "payload": { "signal_type": name, "data": data } });
+        let said = Report { effects: vec![signal], ..report("1") };
+        let refused = bench.engine.tasks().report(&holder, said).await.unwrap_err();
+        assert!(refused.to_string().contains(says), "{refused}");
+    }
+    bench.report(&leased.handle, "1").await.unwrap();
+    let kinds = bench.ended(run).await.output.unwrap();
+    assert_eq!(kinds.as_str(), r#"["refused","refused","refused","sent"]"#);
+}
+
+#[tokio::test]
 async fn what_is_left_to_another_has_the_time_of_its_call() {
     let bench = Bench::new();
     let body = r#"agents = { q = { operator = "queue", queue = "q" } },

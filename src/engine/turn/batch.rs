@@ -175,12 +175,14 @@ fn run_write(turn: &mut Turn<'_>, entries: &[Entry]) -> RunWrite {
     let expected = run.cursor;
     let rows = append(&*turn.shared.store, &mut run.header, expected, entries);
     run.cursor = rows.last().map(|row| row.lsn).or(expected);
-    let whole = refresh_header(turn) || expected.is_none();
+    // Usage that comes late changes nothing else that is shown.
+    let is_late = entries.iter().any(|entry| entry.additions.called().is_some());
+    let whole = refresh_header(turn, is_late) || expected.is_none();
     RunWrite { header: turn.run.header.clone(), expected, entries: rows, whole }
 }
 
 /// Brings the header up to the chain; says whether more changed than its counters.
-fn refresh_header(turn: &mut Turn<'_>) -> bool {
+fn refresh_header(turn: &mut Turn<'_>, is_late: bool) -> bool {
     let (steps, done) = turn.run.chain.counts();
     let before = turn.run.chain.next_step() - 1 - steps;
     let status = waiting::status(turn.run);
@@ -204,7 +206,8 @@ fn refresh_header(turn: &mut Turn<'_>) -> bool {
     let said = turn.run.chain.status().map(|(text, progress)| (text.to_owned(), progress));
     let (header, chain) = (&mut turn.run.header, &turn.run.chain);
     let (status_text, progress) = said.map_or((None, None), |(text, p)| (Some(text), p));
-    let whole = header.status != status
+    let whole = is_late
+        || header.status != status
         || header.wake_at_ms != wake_at_ms
         || header.waiting_on != waiting_on
         || header.error != error

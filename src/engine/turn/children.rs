@@ -12,6 +12,7 @@ use crate::{
             open::Open,
             perform::{Perform, Stored},
             resident::Run,
+            values::canceled_call,
         },
         settings::STORAGE_RETRY_MS,
         shared::message::{Internal, Msg, NewRun},
@@ -23,7 +24,7 @@ use crate::{
     },
     fault,
     flow::StepOp,
-    journal::{Additions, Outcome, RunStarted, RunState, StepKey, Usage},
+    journal::{Additions, Decision, Fact, Outcome, RunStarted, RunState, Spent, StepKey, Usage},
     lua::Program,
     protocol::{Failure, Json, RunId, Tags, failure::kind},
     session::EVERY,
@@ -97,10 +98,21 @@ pub(crate) fn child_ended(turn: &mut Turn<'_>, step: u32, outcome: Outcome, usag
     steps::finish_step(turn, step, outcome, None, usage);
 }
 
+/// Counts the usage of a called run that ended after its step was canceled, once.
+pub(crate) fn count_late(turn: &mut Turn<'_>, number: u32, child: RunId, usage: Usage) {
+    let step = turn.run.chain.step(number);
+    if turn.run.is_ended() || step.and_then(canceled_call) != Some(child) {
+        return;
+    }
+    let spent = Spent { total: usage, ..Spent::default() };
+    let fact = Fact::Decided(Decision::Spent(Box::new(spent)));
+    facts::append_with(turn, fact, Additions::of_call(number));
+}
+
 /// Takes up a step that calls a run, with what became of that.
 pub(crate) fn take_up_child(turn: &mut Turn<'_>, number: u32, called: Option<&Called>) {
     match called {
-        None | Some(Called::Open) => {}
+        None | Some(Called::Open | Called::Late(..)) => {}
         Some(Called::Nowhere) => {
             turn.run.pending.after.performs.push(Perform::StartChild { step: number });
         }

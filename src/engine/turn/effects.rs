@@ -4,7 +4,13 @@
 use crate::{
     engine::{
         Checked, EngineError,
-        run::{follows::is_follow, perform::Perform, resident::Run, task::OpenTask},
+        run::{
+            follows::is_follow,
+            perform::Perform,
+            resident::Run,
+            task::OpenTask,
+            values::{WORD_BYTES, is_word},
+        },
         settings::CustomEffects,
         turn::{
             authority, boundary, elsewhere,
@@ -177,6 +183,12 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
             may_write(turn.run, step, scope, to_key, &name)
         }
         Effect::Log { .. } => Ok(()),
+        Effect::Signal { payload, .. } if !is_word(&payload.signal_type) => Err(no(format!(
+            "signal: its name has 1 to {WORD_BYTES} bytes without control characters"
+        ))),
+        Effect::Signal { payload, .. } if payload.data.to_string().len() > limit => {
+            Err(no(format!("signal {:?}: the payload is over {limit} bytes", payload.signal_type)))
+        }
         Effect::Signal { target, .. } => match target.to_string().parse::<RunId>() {
             Ok(to) => match authority::is_family(turn, to) {
                 true => Ok(()),

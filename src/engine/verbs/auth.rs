@@ -138,6 +138,12 @@ impl Caller {
     pub(crate) async fn token_over(&self, engine: &Engine) -> EngineError {
         engine.inner.auth.over(&self.jti, self.expires_ms, &engine.shared().clock).await
     }
+
+    /// Waits until the token is revoked. Returns the error that its use then fails with. Its expiry
+    /// does not count: it may have been renewed since.
+    pub(crate) async fn token_revoked(&self, engine: &Engine) -> EngineError {
+        engine.inner.auth.over(&self.jti, u64::MAX, &engine.shared().clock).await
+    }
 }
 
 impl Bearer {

@@ -160,10 +160,12 @@ pub(crate) fn linked(
     Ok((!batch.changes.is_empty()).then(|| Write::ChangeState(Box::new(batch))))
 }
 
-/// Returns the size of the state and files of a copy, in bytes.
+/// Returns the size of the own state and the files of a copy, in bytes.
 fn stored(writes: &[Write]) -> u64 {
     let bytes = writes.iter().map(|write| match write {
-        Write::PutState { key, value, .. } => (key.len() + value.len()) as u64,
+        Write::PutState { scope, key, value, .. } if scope.starts_with("run:") => {
+            (key.len() + value.len()) as u64
+        }
         Write::PutArtifact(row) => row.size,
         _ => 0,
     });

@@ -5,9 +5,10 @@
 //! as well. Other versions are refused.
 
 use crate::{
-    engine::verbs::document_lines::{DocumentLine, EvidenceLine, File, Head, Seal, Source, Value},
+    engine::verbs::document_lines::{
+        DocumentLine, EvidenceLine, File, Head, LinkLine, Seal, Source, Value,
+    },
     journal::Entry,
-    protocol::MemoryLink,
 };
 pub(crate) use limits::Limits;
 
@@ -61,7 +62,7 @@ pub(crate) struct Document {
     pub(crate) source: Source,
     pub(crate) entries: Vec<Entry>,
     pub(crate) state: Vec<Value>,
-    pub(crate) links: Vec<MemoryLink>,
+    pub(crate) links: Vec<LinkLine>,
     pub(crate) files: Vec<File>,
     pub(crate) evidence: Vec<EvidenceLine>,
 }
@@ -162,7 +163,7 @@ mod tests {
         journal::{
             Decision, Fact, Outcome, RunStarted, Scheduled, ScopePath, SignalReceived, StepKey,
         },
-        protocol::{Failure, Json, StepKind, StoreOptions},
+        protocol::{Failure, Json, MemoryLink, StepKind, StoreOptions},
         store::ArtifactRow,
     };
 
@@ -249,14 +250,15 @@ mod tests {
         lines.extend(entries().into_iter().map(|entry| DocumentLine::Entry(Box::new(entry))));
         let plain = StoreOptions::default();
         let value = |key: &str, expires_ms, hints| {
-            DocumentLine::State(Value { key: key.into(), value: Json::null(), expires_ms, hints })
+            let (operator, key) = (None, key.into());
+            DocumentLine::State(Value { operator, key, value: Json::null(), expires_ms, hints })
         };
         lines.push(value("k", None, plain.clone()));
         let hints = StoreOptions { salience: Some(0.5), ..plain };
         lines.push(value("passing", Some(1_700_000_000_000), hints));
         let mut link = MemoryLink::new("k", "l", "near");
         link.metadata = Some(serde_json::json!({ "by": "foot" }));
-        lines.push(DocumentLine::Link(link));
+        lines.push(DocumentLine::Link(LinkLine::new("run:run_x", link)));
         lines.push(DocumentLine::Artifact(File::new(&row, b"hello")));
         lines.push(DocumentLine::Evidence(EvidenceLine {
             step: 1,

@@ -8,9 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::{
     blueprint::Bundle,
     journal::Entry,
-    protocol::{Json, MemoryLink, StoreOptions},
+    protocol::{Json, MemoryLink, OperatorId, RunId, Scope, StoreOptions, WorkflowId},
     store::{ArtifactRow, StateRow},
 };
+
+/// The last millisecond of the year 9999, the latest time that the API can represent.
+pub(crate) const LAST_MS: u64 = 253_402_300_799_999;
 
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,10 +25,10 @@ pub(crate) enum DocumentLine {
     Blueprint(Source),
     /// An entry of its histories, oldest first.
     Entry(Box<Entry>),
-    /// A value of its state.
+    /// A value of its state, or of the state of an operator within it.
     State(Value),
-    /// A link between two keys of its state; not in version 1.
-    Link(MemoryLink),
+    /// A link between two keys of such a state; not in version 1.
+    Link(LinkLine),
     /// A file, with its bytes.
     Artifact(File),
     /// A result that was refused.
@@ -66,6 +69,9 @@ pub(crate) struct Source {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Value {
+    /// The operator within the run whose state has it; absent for the run's own state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) operator: Option<String>,
     /// The key.
     pub(crate) key: String,
     /// The value.
@@ -84,9 +90,60 @@ pub(crate) fn is_plain(hints: &StoreOptions) -> bool {
 
 impl From<StateRow> for Value {
     fn from(row: StateRow) -> Self {
-        let StateRow { key, value, expires_ms, hints, .. } = row;
-        Self { key, value: Json::from_trusted(value), expires_ms, hints }
+        let StateRow { scope, key, value, expires_ms, hints, .. } = row;
+        let expires_ms = expires_ms.map(|ms| ms.min(LAST_MS));
+        let (operator, value) = (operator_of(&scope), Json::from_trusted(value));
+        Self { operator, key, value, expires_ms, hints }
     }
+}
+
+/// A link of state.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LinkLine {
+    /// The operator within the run whose state has it; absent for the run's own state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) operator: Option<String>,
+    /// The source key.
+    pub(crate) from_key: String,
+    /// The target key.
+    pub(crate) to_key: String,
+    /// The relation.
+    pub(crate) relation: String,
+    /// Additional data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) metadata: Option<serde_json::Value>,
+}
+
+impl LinkLine {
+    /// Returns the line of a link of a scope.
+    pub(crate) fn new(scope: &str, link: MemoryLink) -> Self {
+        let MemoryLink { from_key, to_key, relation, metadata } = link;
+        Self { operator: operator_of(scope), from_key, to_key, relation, metadata }
+    }
+
+    /// Returns the scope of the link in the run `run`, and the link.
+    pub(crate) fn open(self, run: RunId) -> (String, MemoryLink) {
+        let Self { operator, from_key, to_key, relation, metadata } = self;
+        (scope_of(run, operator), MemoryLink { from_key, to_key, relation, metadata })
+    }
+}
+
+/// Returns the operator within a run whose scope it is.
+fn operator_of(scope: &str) -> Option<String> {
+    match scope.parse() {
+        Ok(Scope::Operator { operator, .. }) => Some(operator.0),
+        _ => None,
+    }
+}
+
+/// Returns the scope of a run, or of an operator within it.
+pub(crate) fn scope_of(run: RunId, operator: Option<String>) -> String {
+    let workflow = WorkflowId::new(run.to_string());
+    let scope = match operator.map(OperatorId) {
+        None => Scope::Workflow(workflow),
+        Some(operator) => Scope::Operator { workflow, operator },
+    };
+    scope.to_string()
 }
 
 /// A file of the run.

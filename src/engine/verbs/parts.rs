@@ -80,7 +80,7 @@ impl Engine {
         let read = self.read(move |store| {
             let found = Found::read(store, &book, run.num(), seq, most.parts)?;
             let own: Vec<Entry> =
-                found.entries.iter().filter(|it| about(&it.fact) == Some(seq)).cloned().collect();
+                found.entries.iter().filter(|it| about(it) == Some(seq)).cloned().collect();
             let rows = AttemptRows::of(store, run.num(), seq, (own, found.start))?;
             Ok((found, rows))
         });
@@ -130,8 +130,7 @@ impl Found {
     fn parts(&self, run: RunId) -> Result<StepParts, StoreError> {
         let mut own: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
         for entry in &self.entries {
-            if let Some(step) = about(&entry.fact).filter(|it| self.parts.binary_search(it).is_ok())
-            {
+            if let Some(step) = about(entry).filter(|it| self.parts.binary_search(it).is_ok()) {
                 own.entry(step).or_default().push(entry.clone());
             }
         }

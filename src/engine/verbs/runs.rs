@@ -8,7 +8,10 @@ use crate::{
     engine::{
         Caller, CopiedView, Engine, EngineError, Events, IdempotencyKey, Page, Program, RunView,
         SeatView, StepView, WaitFor,
-        run::reply::Waiter,
+        run::{
+            reply::Waiter,
+            values::{WORD_BYTES, is_word},
+        },
         settings::{ROOM_MS, STORAGE_RETRY_MS},
         shared::{
             message::{ControlAsk, Internal, Msg},
@@ -29,8 +32,6 @@ use crate::{
     token::Verb,
 };
 
-/// The maximum length of the name of a signal or a query, in bytes.
-const NAME_BYTES: usize = 200;
 /// The number of times that a run is asked at once again, when it does not answer a waiter.
 const REFUSED: u32 = 3;
 
@@ -495,12 +496,12 @@ pub(crate) fn mismatch(key: &IdempotencyKey) -> EngineError {
 }
 
 fn check_name(what: &'static str, name: &str) -> Result<(), EngineError> {
-    if name.is_empty() || name.len() > NAME_BYTES || name.chars().any(char::is_control) {
-        return Err(EngineError::BadRequest(format!(
-            "name {what}: 1 to {NAME_BYTES} bytes without control characters"
-        )));
+    if is_word(name) {
+        return Ok(());
     }
-    Ok(())
+    Err(EngineError::BadRequest(format!(
+        "name {what}: 1 to {WORD_BYTES} bytes without control characters"
+    )))
 }
 
 /// A history of at most this many entries is read as a whole.

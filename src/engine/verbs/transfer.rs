@@ -1,6 +1,6 @@
 //! Export and import of runs as documents.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::mpsc;
 
@@ -12,18 +12,25 @@ use crate::{
         verbs::{
             copy::{Copy, fold, linked},
             document::{Document, DocumentWriter, FORMAT, Limits, VERSION},
-            document_lines::{DocumentLine, EvidenceLine, File, Head, Source, Value},
+            document_lines::{
+                DocumentLine, EvidenceLine, File, Head, LinkLine, Source, Value, scope_of,
+            },
         },
     },
     flow::StateOp,
     journal::{Chain, Decision, Entry, Fact, RunState},
     protocol::{Failure, MemoryLink, RunId},
-    store::{BlueprintRow, EvidenceRow, Loaded, Store, StoreError, Want, Write},
+    store::{
+        BlueprintRow, EvidenceRow, Loaded, ScopeFilter, StateRow, Store, StoreError, Want, Write,
+    },
     token::Verb,
 };
 
 /// The number of lines that are buffered for the reader of a document.
 const AHEAD: usize = 64;
+
+/// The number of scopes of operators that are read at a time.
+const SCOPES: usize = 100;
 
 /// The maximum distance of an imported run number from the last one: numbers are finite.
 const LEAP: u64 = 1 << 20;
@@ -46,9 +53,9 @@ impl Export {
 }
 
 impl HistoryVerbs<'_> {
-    /// Returns a run as a document: its blueprint, histories, state with its links, files and
-    /// refused results. The histories, state and files of a run that goes on are those of one
-    /// moment.
+    /// Returns a run as a document: its blueprint, histories, state with its links, that of the
+    /// operators within it, files and refused results. The histories, state and files of a run that
+    /// goes on are those of one moment.
     ///
     /// # Errors
     /// Fails when the caller lacks permission, or there is no such run.
@@ -121,9 +128,7 @@ impl HistoryVerbs<'_> {
             created_ms: now_ms,
             publisher: None,
         })];
-        let scope = format!("run:{id}");
-        writes.extend(self.own_state(&caller.subject, &scope, document.state, &document.links)?);
-        writes.extend(linked(&scope, document.links, now_ms)?);
+        writes.extend(self.state_of(&caller.subject, id, document.state, document.links)?);
         for file in document.files {
             let (row, data) = file.open(num).map_err(refused)?;
             writes.push(Write::PutBlob { hash: row.hash.clone(), data });
@@ -159,29 +164,36 @@ impl HistoryVerbs<'_> {
         read.map_err(|_| EngineError::Stopping)?.map_err(refused)
     }
 
-    /// Returns the writes for the state of a document. Stored values have their key already: the
-    /// layers may refuse it and change its value.
-    fn own_state(
+    /// Returns the writes for the state of a document, in the run `run`. Stored values have their
+    /// key already: the layers may refuse it and change its value.
+    fn state_of(
         self,
         by: &str,
-        scope: &str,
+        run: RunId,
         values: Vec<Value>,
-        links: &[MemoryLink],
+        links: Vec<LinkLine>,
     ) -> Result<Vec<Write>, EngineError> {
         let at_ms = self.engine.shared().clock.now_ms();
         let passage = self.engine.stored_state().passage(by);
         let mut writes = Vec::new();
-        for Value { key, value, expires_ms, hints } in values {
+        for Value { operator, key, value, expires_ms, hints } in values {
+            let scope = scope_of(run, operator);
             let set = StateOp::Set { key: key.clone(), value, opts: None };
-            let passed = passage.pass(scope, &set).map_err(EngineError::Guarded)?;
+            let passed = passage.pass(&scope, &set).map_err(EngineError::Guarded)?;
             let StateOp::Set { value, .. } = passed else { continue };
-            let (scope, value) = (scope.to_owned(), value.as_str().to_owned());
+            let value = value.as_str().to_owned();
             writes.push(Write::PutState { scope, key, value, hints, expires_ms, at_ms });
         }
-        for MemoryLink { from_key, to_key, relation, .. } in links {
-            let (key, to, relation) = (from_key.clone(), to_key.clone(), relation.clone());
-            let link = StateOp::Link { key, to, relation, metadata: None };
-            passage.pass(scope, &link).map_err(EngineError::Guarded)?;
+        let mut scopes: BTreeMap<String, Vec<MemoryLink>> = BTreeMap::new();
+        for line in links {
+            let (scope, link) = line.open(run);
+            let MemoryLink { from_key: key, to_key: to, relation, .. } = link.clone();
+            let made = StateOp::Link { key, to, relation, metadata: None };
+            passage.pass(&scope, &made).map_err(EngineError::Guarded)?;
+            scopes.entry(scope).or_default().push(link);
+        }
+        for (scope, links) in scopes {
+            writes.extend(linked(&scope, links, at_ms)?);
         }
         Ok(writes)
     }
@@ -280,21 +292,25 @@ fn write(
         }
     }
     let scope = format!("run:{id}");
-    let refused = |key: &str| {
-        let key = key.to_owned();
-        move |failure: Failure| StoreError::StateRefused { key, reason: failure.message }
-    };
-    for row in rows.state? {
-        let why = refused(&row.key);
-        if !say(&DocumentLine::State(passage.show(row).map_err(why)?.into())) {
-            return Ok(());
-        }
-    }
     // The links may be newer than the history: to make one once more changes nothing.
     let links = store.links(&scope)?;
-    for link in passage.show_links(&scope, links).map_err(refused(""))? {
-        if !say(&DocumentLine::Link(link)) {
-            return Ok(());
+    if !state_lines(passage, &scope, rows.state?, links)?.iter().all(&mut say) {
+        return Ok(());
+    }
+    let mut filter =
+        ScopeFilter { prefix: format!("operator:{id}:"), limit: SCOPES, ..ScopeFilter::default() };
+    loop {
+        let page = store.state_scopes(&filter)?;
+        for it in &page {
+            // Others change it too, beside the history.
+            let (values, links) = (store.state(&it.scope)?, store.links(&it.scope)?);
+            if !state_lines(passage, &it.scope, values, links)?.iter().all(&mut say) {
+                return Ok(());
+            }
+        }
+        match page.into_iter().next_back() {
+            Some(last) => filter.after = Some(last.scope),
+            None => break,
         }
     }
     for row in rows.files {
@@ -310,4 +326,26 @@ fn write(
     // The receiver may have been dropped.
     let _ = to.blocking_send(Ok(scribe.seal()));
     Ok(())
+}
+
+/// Returns the lines of a scope of state, as the layers show it.
+fn state_lines(
+    passage: &Passage,
+    scope: &str,
+    rows: Vec<StateRow>,
+    links: Vec<MemoryLink>,
+) -> Result<Vec<DocumentLine>, StoreError> {
+    let refused = |key: &str| {
+        let key = key.to_owned();
+        move |failure: Failure| StoreError::StateRefused { key, reason: failure.message }
+    };
+    let mut lines = Vec::with_capacity(rows.len() + links.len());
+    for row in rows {
+        let why = refused(&row.key);
+        lines.push(DocumentLine::State(passage.show(row).map_err(why)?.into()));
+    }
+    for link in passage.show_links(scope, links).map_err(refused(""))? {
+        lines.push(DocumentLine::Link(LinkLine::new(scope, link)));
+    }
+    Ok(lines)
 }

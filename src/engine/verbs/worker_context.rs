@@ -153,7 +153,7 @@ fn named_steps(
             && names.has_step(&step.name)
         {
             own.insert(step.step, vec![entry.clone()]);
-        } else if let Some(entries) = about(&entry.fact).and_then(|step| own.get_mut(&step)) {
+        } else if let Some(entries) = about(entry).and_then(|step| own.get_mut(&step)) {
             entries.push(entry.clone());
         }
     })?;

@@ -88,7 +88,13 @@ pub(crate) fn say(run: u64, entry: &Entry) -> (&'static str, serde_json::Value) 
             ("signal", json!({ "name": signal.name, "payload": signal.payload }))
         }
         Fact::Noted { note, .. } => noted(note),
-        Fact::Decided(decision) => decided(decision),
+        Fact::Decided(decision) => {
+            let (kind, mut data) = decided(decision);
+            if let Some(step) = entry.additions.called() {
+                merge(&mut data, json!({ "step": step }));
+            }
+            (kind, data)
+        }
         Fact::SecretAccessed { step, attempt, event } => {
             ("secret.accessed", json!({ "step": step, "attempt": attempt, "access": event }))
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::Chain;
+use super::{Chain, add_usage};
 use crate::{
     journal::{Dimension, Ending, Outcome, Scheduled, Tally, Usage},
     protocol::StepKind,
@@ -44,6 +44,15 @@ impl Chain {
                 self.tally.spend(at_ms, agent.as_deref(), usage);
             }
         }
+    }
+
+    /// Adds the usage of a called run that ended after its step.
+    pub(super) fn spend_late(&mut self, number: u32, usage: &Usage, at_ms: u64) {
+        let place = number.checked_sub(self.first_step).map(|place| place as usize);
+        if let Some(step) = place.and_then(|place| self.steps.get_mut(place)) {
+            add_usage(&mut step.usage, Some(usage));
+        }
+        self.spend(number, Some(usage), at_ms);
     }
 
     /// Returns the agent or tool that a step's usage is charged to. A model call is charged to the

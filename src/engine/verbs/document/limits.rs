@@ -3,21 +3,19 @@
 use crate::{
     blueprint::is_name,
     engine::{
+        run::values::{WORD_BYTES, is_word},
         turn::{files, state::KEY_BYTES},
-        verbs::document_lines::{DocumentLine, EvidenceLine, File, Source, Value},
+        verbs::document_lines::{
+            DocumentLine, EvidenceLine, File, LAST_MS, LinkLine, Source, Value,
+        },
     },
     journal::{Entry, Fact},
-    protocol::{Json, MemoryLink},
+    protocol::Json,
+    store::StateLimits,
 };
 
 /// The maximum lead of the clock of a document's writer over this one.
 const AHEAD_MS: u64 = 24 * 3_600_000;
-
-/// The last millisecond of the year 9999, the latest time that the API can represent.
-const LAST_MS: u64 = 253_402_300_799_999;
-
-/// The maximum length of the name of a signal, a step, an agent or a refusal's code, in bytes.
-const WORD_BYTES: usize = 200;
 
 /// The maximum number of additions of an entry.
 const ADDITIONS: usize = 64;
@@ -59,11 +57,13 @@ impl Limits {
     }
 
     fn sized(&self, what: &str, value: &Json) -> Result<(), String> {
-        if value.len() > self.value {
-            let (size, limit) = (value.len(), self.value);
-            return Err(format!("{what} has {size} bytes; {limit} are allowed"));
-        }
-        Ok(())
+        within(what, value, self.value)
+    }
+
+    /// Checks a value as the journal keeps it: with the operation around it, and with the defaults
+    /// of a schema.
+    fn recorded(&self, what: &str, value: &Json) -> Result<(), String> {
+        within(what, value, self.value.saturating_mul(2))
     }
 
     fn entry(&self, entry: &Entry) -> Result<(), String> {
@@ -78,7 +78,7 @@ impl Limits {
         match &entry.fact {
             Fact::RunStarted(started) => {
                 name_of_blueprint(&started.blueprint)?;
-                self.sized("the input of the run", &started.input)?;
+                self.recorded("the input of the run", &started.input)?;
                 self.sized("the trigger of the run", &started.trigger)?;
                 started.queued.iter().try_for_each(|(name, payload)| {
                     word("the name of a signal", name)?;
@@ -89,7 +89,7 @@ impl Limits {
                 if step.wake_at_ms.is_some_and(|ms| ms > LAST_MS) {
                     return Err(format!("step {} waits for a time after the year 9999", step.step));
                 }
-                self.sized("the request of a step", &step.request)
+                self.recorded("the request of a step", &step.request)
             }
             Fact::SignalReceived(signal) => {
                 word("the name of a signal", &signal.name)?;
@@ -107,7 +107,13 @@ impl Limits {
     }
 
     fn state(&self, it: &Value) -> Result<(), String> {
-        key("a key of state", &it.key)?;
+        match &it.operator {
+            None => key("a key of state", &it.key)?,
+            Some(name) => {
+                long("the name of an operator", name)?;
+                long("a key of state", &it.key)?;
+            }
+        }
         if it.expires_ms.is_some_and(|ms| ms > LAST_MS) {
             return Err(format!("state {:?} expires after the year 9999", it.key));
         }
@@ -138,10 +144,31 @@ impl Limits {
     }
 }
 
-fn link(it: &MemoryLink) -> Result<(), String> {
-    key("the key that a link leads from", &it.from_key)?;
-    key("the key that a link leads to", &it.to_key)?;
-    key("the relation of a link", &it.relation)
+fn within(what: &str, value: &Json, limit: usize) -> Result<(), String> {
+    if value.len() > limit {
+        let size = value.len();
+        return Err(format!("{what} has {size} bytes; {limit} are allowed"));
+    }
+    Ok(())
+}
+
+fn link(it: &LinkLine) -> Result<(), String> {
+    let ends = [
+        ("the key that a link leads from", &it.from_key),
+        ("the key that a link leads to", &it.to_key),
+        ("the relation of a link", &it.relation),
+    ];
+    long("the name of an operator", it.operator.as_deref().unwrap_or_default())?;
+    ends.into_iter().try_for_each(|(what, text)| long(what, text))
+}
+
+/// Checks a name, or a key of a scope that takes every key which a store takes.
+fn long(what: &str, text: &str) -> Result<(), String> {
+    let most = StateLimits::default().key;
+    if text.len() > most {
+        return Err(format!("{what} has at most {most} bytes, not {}", text.len()));
+    }
+    Ok(())
 }
 
 fn key(what: &str, key: &str) -> Result<(), String> {
@@ -152,10 +179,10 @@ fn key(what: &str, key: &str) -> Result<(), String> {
 }
 
 fn word(what: &str, word: &str) -> Result<(), String> {
-    if word.is_empty() || word.len() > WORD_BYTES || word.chars().any(char::is_control) {
-        return Err(format!("{what} has 1 to {WORD_BYTES} bytes without control characters"));
+    if is_word(word) {
+        return Ok(());
     }
-    Ok(())
+    Err(format!("{what} has 1 to {WORD_BYTES} bytes without control characters"))
 }
 
 fn name_of_blueprint(name: &str) -> Result<(), String> {

@@ -80,11 +80,11 @@ pub(super) fn cut(entries: &[Entry], from: u32, with_it: bool) -> Result<Vec<Ent
         Fact::AttemptOpened(opened) => ended.contains(&opened.step),
         Fact::StepEnded { step, outcome, .. } => ended.contains(step) && counts(*place, outcome),
         Fact::SignalReceived(_) | Fact::Noted { .. } => *place < at,
+        Fact::Decided(Decision::Spent(_)) => {
+            entry.additions.called().is_none_or(|step| ended.contains(&step))
+        }
         Fact::Decided(decision) => {
-            matches!(
-                decision,
-                Decision::Copied { .. } | Decision::Spent(_) | Decision::Joined { .. }
-            )
+            matches!(decision, Decision::Copied { .. } | Decision::Joined { .. })
         }
         Fact::RunEnded(_) => false,
     };
