@@ -181,6 +181,10 @@ impl SessionSocket {
             tokio::select! {
                 biased;
                 () = stopping.cancelled() => return Ok(Some(LinkEnd::Stopping)),
+                // The link ends once the end of the session is stored, which may take long.
+                _ = self.caller.token_revoked(&self.api.engine) => {
+                    return Ok(Some(LinkEnd::Revoked));
+                }
                 () = self.link.woken() => {}
                 Some(answer) = self.calls.next(), if !self.calls.is_empty() => {
                     self.answer(answer).await?;

@@ -421,7 +421,7 @@ impl Client {
     /// Makes a token worthless.
     pub async fn revoke(&self, jti: &str) -> Result<()> {
         let path = format!("/v1/tokens/{}", segment(jti));
-        self.send(self.request(Method::DELETE, &path, &[])?).await.map(drop)
+        self.send(self.request(Method::DELETE, &path, &[])?.timeout(ANSWER)).await.map(drop)
     }
 
     /// The layers that runs go through; with a blueprint those of its runs.
@@ -462,7 +462,7 @@ impl Client {
     /// Closes a session.
     pub async fn close_session(&self, session: &str) -> Result<()> {
         let path = format!("/v1/sessions/{}", segment(session));
-        self.send(self.request(Method::DELETE, &path, &[])?).await.map(drop)
+        self.send(self.request(Method::DELETE, &path, &[])?.timeout(ANSWER)).await.map(drop)
     }
 
     /// Gives an operator's seat in a run to a session.

@@ -11,5 +11,6 @@ mod lease;
 mod migration;
 mod neighbours;
 mod retry;
+mod sessions;
 mod shim;
 mod state;

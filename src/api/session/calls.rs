@@ -95,8 +95,14 @@ pub(in crate::api) async fn next(
         }
     };
     let session = SessionId::from(session);
-    let caller = api.engine.sessions().speaker(&caller, &session).await?;
-    let polled = api.engine.sessions().poll(&caller, &session, after, most, patience).await?;
+    let speaker = api.engine.sessions().speaker(&caller, &session).await?;
+    let polled = tokio::select! {
+        biased;
+        // The end of the session is stored before it ends its polls, which may take long.
+        error = caller.token_revoked(&api.engine) => return Err(error.into()),
+        error = speaker.token_revoked(&api.engine) => return Err(error.into()),
+        polled = api.engine.sessions().poll(&speaker, &session, after, most, patience) => polled?,
+    };
     let items = polled.frames.into_iter().map(Json::from_trusted).collect();
     Ok(JsonBody(NextView { items, after: polled.last }))
 }

@@ -14,10 +14,11 @@ use super::Client;
 use crate::engine::{HeartbeatView, LeaseView, PromptView};
 
 impl Client {
-    /// Waits for tasks of a queue; none if none came in time.
-    pub async fn lease(&self, body: &Value) -> Result<Vec<LeaseView>> {
+    /// Waits for tasks of a queue; none if none came in time. The whole answer comes `within` a
+    /// time, which is longer than the wait in the body.
+    pub async fn lease(&self, body: &Value, within: Duration) -> Result<Vec<LeaseView>> {
         let request = self.request(Method::POST, "/v1/worker/lease", &[])?.json(body);
-        let response = self.send(request).await?;
+        let response = self.send(request.timeout(within)).await?;
         if response.status().as_u16() == 204 {
             return Ok(Vec::new());
         }
@@ -64,9 +65,27 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use reqwest::header::HeaderValue;
+    use tokio::{net::TcpListener, time::timeout};
 
     use super::*;
-    use crate::cli::fixture;
+    use crate::cli::{
+        exit::{Exit, judge},
+        fixture,
+    };
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_daemon_that_accepts_a_request_for_tasks_and_never_answers_is_not_waited_for() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let client = Client::new(&url, "t").unwrap();
+        let body = json!({"queue": "q"});
+        let asks = client.lease(&body, Duration::from_millis(100));
+        let error = timeout(LONG, asks).await.expect("it has a limit").unwrap_err();
+        assert_eq!(judge(&error).0, Exit::Unavailable, "{error:#}");
+        assert!(error.to_string().contains("does not answer"), "{error:#}");
+    }
 
     #[tokio::test]
     async fn the_time_at_the_daemon_is_that_of_its_last_answer() {
@@ -74,7 +93,7 @@ mod tests {
         let client = Client::new(&server.url, "t").unwrap();
         assert_eq!(client.daemon_ms(), None);
         let other = client.with_token("wh_a");
-        assert!(other.lease(&json!({"queue": "q"})).await.unwrap().is_empty());
+        assert!(other.lease(&json!({"queue": "q"}), LONG).await.unwrap().is_empty());
         // The fixture says 2026-01-01T00:00:00Z.
         assert_eq!(client.daemon_ms(), Some(1_767_225_601_000));
     }

@@ -1,6 +1,6 @@
 //! `worker`: takes tasks from a queue and runs a command for each.
 
-use std::pin::pin;
+use std::{pin::pin, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
@@ -27,8 +27,10 @@ mod post;
 use patience::{PAUSE, may_pass, patiently, pause_after};
 use post::Post;
 
-/// The time for which one request for work waits at the daemon.
-const POLL: &str = "20s";
+/// The time for which one request for work waits at the daemon, in seconds.
+const POLL: u64 = 20;
+/// The time limit of its answer: a daemon or a proxy may accept the request and never answer.
+const ANSWER: Duration = Duration::from_secs(POLL + 40);
 
 /// Work on tasks of a queue by running a command for each
 #[derive(Debug, Args)]
@@ -157,11 +159,11 @@ impl Worker {
         begin: &mpsc::Sender<LeaseView>,
     ) -> Result<()> {
         let mut body = self.lease(labels);
-        body["wait"] = json!(POLL);
+        body["wait"] = json!(format!("{POLL}s"));
         body["max"] = json!(max);
         let mut pause = PAUSE.0;
         loop {
-            let error = match client.lease(&body).await {
+            let error = match client.lease(&body, ANSWER).await {
                 Ok(leased) if leased.is_empty() => {
                     pause = PAUSE.0;
                     continue;

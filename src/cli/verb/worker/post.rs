@@ -573,7 +573,7 @@ mod tests {
         let client = Client::new(&server.url, "t").unwrap();
         let (begin, _leased) = mpsc::channel(1);
         let post = Post::new(&cx, &client, json!({"queue": "q"}), begin);
-        let leased = client.lease(&json!({"queue": "q"})).await.unwrap();
+        let leased = client.lease(&json!({"queue": "q"}), Duration::from_secs(60)).await.unwrap();
         let mut keeping = post.keep(&leased[0]);
         let next = || post.leases.borrow().values().next().map(|it| it.beat_ms - now_ms);
         assert_eq!(next(), Some(10_000));
