@@ -386,6 +386,33 @@ class WorkerTest(unittest.TestCase):
         thread.join(20)
         self.assertEqual(len(found), 1)
 
+    def test_a_stop_ends_an_answer_whose_body_does_not_come(self):
+        listener, connection = self.listening()
+        # Of a connection that closes, http.client forgets the socket once it has the headers.
+        head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 9\r\n\r\n"
+        read, found = threading.Event(), []
+
+        def monotonic():
+            read.set()
+            return time.monotonic()
+
+        def ask():
+            with self.assertRaises(_http.Away) as away:
+                connection.ask("t", "POST", "/", b"{}", timeout=60)
+            found.append(away.exception)
+
+        with mock.patch.object(_http, "time", SimpleNamespace(time=time.time, monotonic=monotonic)):
+            thread = threading.Thread(target=ask, daemon=True)
+            thread.start()
+            client, _ = listener.accept()
+            self.addCleanup(client.close)
+            receive(client)
+            client.sendall(head)
+            self.assertTrue(read.wait(20))
+            connection.shut()
+            thread.join(20)
+        self.assertEqual(len(found), 1)
+
     def test_a_result_is_measured_as_it_is_sent(self):
         def work(task: Task):
             if task.input == "lone":
@@ -531,16 +558,22 @@ class WorkerTest(unittest.TestCase):
         self.assertEqual(daemon.results, {"wh_0": {"output": "one"}, "wh_1": {"output": "two"}})
         self.assertEqual((len(daemon.beside), daemon.inputs), (1, ["three"]))
 
-    def test_tasks_that_an_answer_brings_to_a_worker_that_gives_up_are_not_begun(self):
+    def test_a_worker_that_gives_up_waits_for_no_answer_and_what_has_arrived_counts(self):
         daemon, began = Daemon(["one", "two"]), []
         release = daemon.hold("/v1/worker/results")
+        self.addCleanup(release)
         worker, thread = self.start(daemon, lambda task: began.append(task.input))
         daemon.until(lambda: "/v1/worker/results" in daemon.requests)
         worker.stop(now=True)
-        release()
-        thread.join(20)
+        # It is held for longer.
+        thread.join(10)
         self.assertFalse(thread.is_alive())
-        self.assertEqual((began, daemon.given), (["one"], 2))
+        release()
+        daemon.until(lambda: daemon.given == 2)
+        self.assertEqual((began, list(daemon.results)), (["one"], ["wh_0"]))
+        # An answer that was read just before brings a task.
+        worker._begin(daemon.task(2, "three"), 0.0)
+        self.assertEqual(worker._open, {})
 
     def test_a_worker_that_can_start_no_thread_ends_with_the_reason(self):
         for fails_at in (1, 2):

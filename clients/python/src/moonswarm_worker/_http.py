@@ -48,6 +48,8 @@ class Connection:
             raise ValueError(f"{url!r} is not the URL of a daemon, such as http://127.0.0.1:7700")
         self._parts = parts
         self._open: Optional[http.client.HTTPConnection] = None
+        #: That of the connection, which forgets it while it reads the last answer.
+        self._sock: Optional[socket.socket] = None
         self._shut = False
         #: The time at the daemon less that of the monotonic clock here, in seconds, as of the last answer.
         self.ahead = time.time() - time.monotonic()
@@ -74,6 +76,7 @@ class Connection:
             if connection.sock is None:
                 connection.timeout = min(timeout, CONNECT)
                 connection.connect()
+                self._sock = connection.sock
                 # While it connects, `shut` finds no socket.
                 self._goes_on()
             connection.sock.settimeout(timeout)
@@ -111,8 +114,7 @@ class Connection:
     def shut(self) -> None:
         """Ends the request that waits, and refuses those that come."""
         self._shut = True
-        connection = self._open
-        sock = connection.sock if connection else None
+        sock = self._sock
         if sock is not None:
             try:
                 # Of the system, not of TLS, whose state is that of the thread that waits.
@@ -127,7 +129,7 @@ class Connection:
 
     def close(self) -> None:
         """Closes the connection; the next request opens another one."""
-        connection, self._open = self._open, None
+        connection, self._open, self._sock = self._open, None, None
         if connection is not None:
             connection.close()
 

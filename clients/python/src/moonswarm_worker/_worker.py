@@ -161,7 +161,7 @@ class Worker:
             raise ValueError("max_in_flight is at least 1")
         self._url, self._token, self._queue, self._work = url, token, queue, work
         self._most, self._name, self._labels = max_in_flight, name, dict(labels or {})
-        self._leases = Connection(url)
+        self._leases, self._reports, self._beats = Connection(url), Connection(url), Connection(url)
         self._lock = threading.Condition()
         self._open: Dict[str, _Kept] = {}
         #: Handles with their results as JSON.
@@ -229,7 +229,9 @@ class Worker:
     def _end(self) -> None:
         self._draining.set()
         self._ended.set()
-        self._leases.shut()
+        # A result that has arrived counts; another worker does the task of one that has not.
+        for connection in (self._leases, self._reports, self._beats):
+            connection.shut()
         with self._lock:
             for kept in self._open.values():
                 kept.task.cancelled.set()
@@ -362,7 +364,7 @@ class Worker:
     # Results.
 
     def _report(self) -> None:
-        connection = Connection(self._url)
+        connection = self._reports
         while True:
             with self._lock:
                 while not self._results and not self._ended.is_set():
@@ -449,7 +451,7 @@ class Worker:
     # Leases in work.
 
     def _beat(self) -> None:
-        connection = Connection(self._url)
+        connection = self._beats
         while True:
             with self._lock:
                 if self._ended.is_set():
@@ -465,6 +467,8 @@ class Worker:
             handles = list(open_)
             parts = [handles[start : start + MOST_ITEMS] for start in range(0, len(handles), MOST_ITEMS)]
             troubles = [self._beat_for(connection, part) for part in parts]
+            if self._ended.is_set():
+                break
             self._note(next((why for why in troubles if why), None))
         connection.close()
 
