@@ -45,6 +45,23 @@ pub(super) fn decode_counts<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
     }
 }
 
+/// Checks that stored counts can be decoded. Returns the problem.
+pub(super) fn check_counts<T: DeserializeOwned>(body: &[u8]) -> Result<(), String> {
+    let counts: Result<T, _> = postcard::from_bytes(body);
+    counts.map(drop).map_err(|error| format!("its counts cannot be decoded: {error}"))
+}
+
+/// Checks a stored sum: the numbers of its grain, dimension and ending, and its counts. Returns the
+/// problem.
+pub(super) fn check_sum([grain, of, ending]: [i64; 3], body: &[u8]) -> Result<(), String> {
+    for (what, number, most) in [("grain", grain, 1), ("dimension", of, 2), ("ending", ending, 3)] {
+        if !(0..=most).contains(&number) {
+            return Err(format!("unknown {what} {number}"));
+        }
+    }
+    check_counts::<Measure>(body)
+}
+
 /// The length of the time that a sum is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grain {

@@ -3,7 +3,7 @@
 use super::fixture::{begin, header, put};
 use crate::{
     journal::{Dimension, Ending, Measure, Tally, Usage},
-    store::{CountedRun, DAY_MS, Grain, RunStatus, StatsFilter, Store, Write},
+    store::{Checked, CountedRun, DAY_MS, Grain, RunStatus, StatsFilter, Store, Trace, Write},
 };
 
 const HOUR_MS: u64 = crate::journal::HOUR_MS;
@@ -97,4 +97,26 @@ pub fn the_most_expensive_runs_of_each_day_are_known(store: &dyn Store) {
     assert_eq!(shown(51 * DAY_MS, 3), [(300, 400)]);
     let first = &store.costly_runs(0, 1).unwrap()[0];
     assert_eq!((first.nano_usd, first.blueprint.as_str()), (700, "b0"));
+}
+
+/// Stores rows in each table of the statistics.
+pub fn fill_statistics(store: &dyn Store) {
+    count(store, counted(1, 1, 10, 7));
+    // An erasure folds them.
+    put(store, vec![Write::Erase(Box::new(Trace::Sums("nobody".to_owned())))]);
+    count(store, counted(1, 1, 10, 7));
+}
+
+/// Returns what a check finds damaged, sorted.
+pub fn damage(store: &dyn Store) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut tell = |line| {
+        if let Checked::Damaged { what, .. } = line {
+            found.push(what);
+        }
+        true
+    };
+    store.upkeep().check(&mut tell).unwrap();
+    found.sort();
+    found
 }

@@ -11,7 +11,7 @@ use super::{
     failed::Failed,
     header, journal,
     session::Session,
-    state,
+    state, stats,
     value::{bytes, damaged, in_row, json_or_null, limit, text, text_or_null, uint},
 };
 use crate::{
@@ -56,6 +56,7 @@ pub fn everything(db: &Session, tell: Tell<'_>) -> Result<(), Failed> {
     check.files()?;
     check.blueprints()?;
     check.rows()?;
+    check.statistics()?;
     check.orphans()?;
     check.found.done();
     Ok(())
@@ -210,6 +211,20 @@ impl Check<'_> {
                     check.take(read.map_err(in_row(name)))?;
                 }
                 Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Reads the statistics: counts must decode, and be of something known.
+    fn statistics(&mut self) -> Result<(), Failed> {
+        for (what, table, sql, of_row) in stats::CHECKED {
+            if self.found.is_stopped() {
+                break;
+            }
+            self.each(("rows", table), sql, PORTION, |check, row| {
+                let name = || format!("{what} {}", shown(row, 0));
+                check.take(of_row(row).map_err(in_row(name))).map(drop)
             })?;
         }
         Ok(())

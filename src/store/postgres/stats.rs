@@ -10,15 +10,52 @@ use super::{
     failed::Failed,
     session::Session,
     stats_fold::unfolded,
-    value::{bytes, in_row, int, text, uint, word},
+    value::{A_ROW, bytes, damaged, in_row, int, number, text, uint, word},
 };
 use crate::{
     journal::{Ending, Measure},
     store::{
-        CostlyRun, Grain, StatsFilter, StatsRow,
-        stats::{decode_counts, most_expensive},
+        CostlyRun, CountedRun, Grain, StatsFilter, StatsRow,
+        stats::{check_counts, check_sum, decode_counts, most_expensive},
     },
 };
+
+/// The reader of a row for the check of all content.
+type RowCheck = fn(&Row) -> Result<(), Failed>;
+
+/// The tables for the check of all content: the noun for a row, the table, the statement (its first
+/// column identifies a row) and the reader of a row.
+pub const CHECKED: [(&str, &str, &str, RowCheck); 3] = [
+    ("counts of an ended run, row", "stats_new", "SELECT id, body FROM stats_new", |row| {
+        sound(check_counts::<CountedRun>(bytes(row, 1)?))
+    }),
+    (
+        "sum of",
+        "stats",
+        "SELECT name || convert_to(' at ' || at_ms, 'UTF8'), name, at_ms, grain, of, ending, body
+         FROM stats",
+        |row| {
+            text(row, 1)?;
+            uint::<u64>(row, 2)?;
+            let codes = [number(row, 3)?, number(row, 4)?, number(row, 5)?];
+            sound(check_sum(codes, bytes(row, 6)?))
+        },
+    ),
+    (
+        "usage of run",
+        "stats_costly",
+        "SELECT run, day_ms, created_ms, blueprint, tokens, nano_usd FROM stats_costly",
+        |row| {
+            text(row, 3)?;
+            [0, 1, 2, 4, 5].into_iter().try_for_each(|column| uint::<u64>(row, column).map(drop))
+        },
+    ),
+];
+
+/// Converts the problem of a row.
+fn sound(checked: Result<(), String>) -> Result<(), Failed> {
+    checked.map_err(|problem| damaged(A_ROW, problem))
+}
 
 /// Returns the sums that a filter names, by time, name and ending. Call it within a snapshot.
 pub fn list(db: &Session, filter: &StatsFilter) -> Result<Vec<StatsRow>, Failed> {

@@ -13,7 +13,7 @@ use super::failed::Failed;
 use crate::store::StoreError;
 
 /// The name of a row until [`in_row`] gives it a better one.
-const A_ROW: &str = "a row";
+pub const A_ROW: &str = "a row";
 
 /// Returns the error of a damaged row.
 pub fn damaged(what: impl Into<String>, reason: impl Display) -> Failed {

@@ -11,7 +11,7 @@ use super::{
     blueprints,
     connection::{DATABASE, reader},
     error::{database, in_row},
-    format, header, journal, state,
+    format, header, journal, state, stats,
     value::{int, json_or_null, uint},
 };
 use crate::{
@@ -114,6 +114,7 @@ pub fn everything(conn: &Connection, tell: Tell<'_>) -> Result<(), StoreError> {
     check.files()?;
     check.blueprints()?;
     check.rows();
+    check.statistics();
     check.orphans()?;
     check.found.done();
     Ok(())
@@ -330,6 +331,34 @@ impl Check<'_> {
                 };
                 self.take(&name(), read.map_err(in_row(name)).map_err(database(column.clone())))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Reads the statistics: counts must decode, and be of something known.
+    fn statistics(&mut self) {
+        for (what, table, sql, check) in stats::CHECKED {
+            if self.found.is_stopped() {
+                return;
+            }
+            if let Err(error) = self.counts(what, sql, check) {
+                self.found.damaged(format!("the table {table}"), error, RESTORE);
+            }
+        }
+    }
+
+    fn counts(
+        &mut self,
+        what: &str,
+        sql: &str,
+        check: fn(&Row<'_>) -> rusqlite::Result<()>,
+    ) -> Result<(), StoreError> {
+        let failed = || database("read a table");
+        let mut statement = self.conn.prepare(sql).map_err(failed())?;
+        let mut rows = statement.query([]).map_err(failed())?;
+        while let Some(row) = rows.next().map_err(failed())? {
+            let name = || format!("{what} {}", shown(row, 0));
+            self.take(what, check(row).map_err(in_row(name)).map_err(failed()))?;
         }
         Ok(())
     }

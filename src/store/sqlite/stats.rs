@@ -5,14 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, OptionalExtension as _, params, types::ValueRef};
+use rusqlite::{
+    Connection, OptionalExtension as _, Row, params,
+    types::{FromSqlError, ValueRef},
+};
 
-use super::value::int;
+use super::value::{int, uint};
 use crate::{
     journal::{Dimension, Ending, Measure, Tally, TallyKey},
     store::{
         CostlyRun, CountedRun, Grain, RunStatus, StatsFilter, StatsRow,
-        stats::{COSTLY, HOURS_KEPT_MS, Sums, decode_counts, most_expensive},
+        stats::{
+            COSTLY, HOURS_KEPT_MS, Sums, check_counts, check_sum, decode_counts, most_expensive,
+        },
     },
 };
 
@@ -22,6 +27,42 @@ const FOLDED: i64 = 256;
 /// Drops the sums by hour (see [`grain_code`]) from before a time. Each dimension (see [`of_code`]) is
 /// named, because the primary key has it before the time.
 const DROP_HOURS: &str = "DELETE FROM stats WHERE grain = 0 AND of IN (0, 1, 2) AND at_ms < ?1";
+
+/// The reader of a row for the check of all content.
+type RowCheck = fn(&Row<'_>) -> rusqlite::Result<()>;
+
+/// The tables for the check of all content: the noun for a row, the table, the statement (its first
+/// column identifies a row) and the reader of a row.
+pub const CHECKED: [(&str, &str, &str, RowCheck); 3] = [
+    ("counts of an ended run, row", "stats_new", "SELECT id, body FROM stats_new", |row| {
+        sound(check_counts::<CountedRun>(row.get_ref(1)?.as_blob()?))
+    }),
+    (
+        "sum of",
+        "stats",
+        "SELECT name || ' at ' || at_ms, name, at_ms, grain, of, ending, body FROM stats",
+        |row| {
+            row.get::<_, String>(1)?;
+            uint(row, 2)?;
+            let codes = [row.get(3)?, row.get(4)?, row.get(5)?];
+            sound(check_sum(codes, row.get_ref(6)?.as_blob()?))
+        },
+    ),
+    (
+        "usage of run",
+        "stats_costly",
+        "SELECT run, day_ms, created_ms, blueprint, tokens, nano_usd FROM stats_costly",
+        |row| {
+            row.get::<_, String>(3)?;
+            [0, 1, 2, 4, 5].into_iter().try_for_each(|column| uint(row, column).map(drop))
+        },
+    ),
+];
+
+/// Converts the problem of a row.
+fn sound(checked: Result<(), String>) -> rusqlite::Result<()> {
+    checked.map_err(|problem| FromSqlError::Other(problem.into()).into())
+}
 
 /// Adds the counts of a run.
 pub fn add(conn: &Connection, counted: &CountedRun) -> rusqlite::Result<()> {
@@ -114,7 +155,7 @@ pub fn list(conn: &Connection, filter: &StatsFilter) -> rusqlite::Result<Vec<Sta
         params![grain_code(filter.grain), of_code(filter.of), int(filter.since_ms), filter.name];
     let mut rows = rows.query(place)?;
     while let Some(row) = rows.next()? {
-        let key = (super::value::uint(row, 0)?, row.get(1)?, ending_of(row.get(2)?));
+        let key = (uint(row, 0)?, row.get(1)?, ending_of(row.get(2)?));
         if let Some(measure) = decode(row.get_ref(3)?) {
             found.insert(key, measure);
         }
@@ -135,11 +176,11 @@ pub fn costly(conn: &Connection, since_ms: u64, limit: usize) -> rusqlite::Resul
         )?
         .query_map([int(since_ms)], |row| {
             Ok(CostlyRun {
-                run: super::value::uint(row, 0)?,
-                created_ms: super::value::uint(row, 1)?,
+                run: uint(row, 0)?,
+                created_ms: uint(row, 1)?,
                 blueprint: row.get(2)?,
-                tokens: super::value::uint(row, 3)?,
-                nano_usd: super::value::uint(row, 4)?,
+                tokens: uint(row, 3)?,
+                nano_usd: uint(row, 4)?,
             })
         })?
         .collect::<rusqlite::Result<_>>()?;
@@ -191,9 +232,9 @@ pub fn fill(conn: &Connection) -> rusqlite::Result<()> {
             _ => continue,
         };
         sums.add(&CountedRun {
-            run: super::value::uint(row, 0)?,
-            created_ms: super::value::uint(row, 1)?,
-            ended_ms: super::value::uint(row, 2)?,
+            run: uint(row, 0)?,
+            created_ms: uint(row, 1)?,
+            ended_ms: uint(row, 2)?,
             blueprint: row.get(3)?,
             ending,
             tally: Tally::default(),

@@ -11,7 +11,7 @@ use crate::{
     protocol::StoreOptions,
     store::{
         Health, Reader as _, StoreError, Upkeep as _, Write, Writer as _,
-        conformance::{batch, begin, commit, header, put},
+        conformance::{batch, begin, commit, damage, fill_statistics, header, put},
     },
 };
 
@@ -97,6 +97,23 @@ fn in_an_outage_that_breaks_many_connections_nothing_is_refused() {
     assert!(last.trim().parse::<u32>().unwrap() > 6, "{last}");
     assert_eq!(store.state_value("global", "count").unwrap().unwrap().revision, 1);
     assert!(matches!(store.health(), Health::Well), "{:?}", store.health());
+}
+
+#[test]
+fn a_check_names_counts_that_cannot_be_decoded() {
+    let Some(home) = Home::new() else { return };
+    let store = home.open();
+    fill_statistics(&*store);
+    assert_eq!(damage(&*store), [""; 0]);
+    home.database.sql(
+        r"UPDATE moonswarm.stats_new SET body = '\xff'::bytea;
+          UPDATE moonswarm.stats SET body = '\xff'::bytea WHERE grain = 0 AND of = 0;
+          UPDATE moonswarm.stats SET ending = 9 WHERE grain = 1 AND of = 0;
+          UPDATE moonswarm.stats_costly SET tokens = -1",
+    );
+    let mut found = damage(&*store);
+    assert!(found.remove(0).starts_with("counts of an ended run, row "), "{found:?}");
+    assert_eq!(found, ["sum of b1 at 0", "sum of b1 at 3600000", "usage of run 1"]);
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     journal::{Decision, Fact},
-    store::{Answers, Checked, Health, StateAct, StateBatch, StateChange, StateFilter},
+    store::{
+        Answers, Checked, Health, StateAct, StateBatch, StateChange, StateFilter,
+        conformance::{damage, fill_statistics},
+    },
 };
 
 fn data(dir: &TempDir) -> std::path::PathBuf {
@@ -293,6 +296,24 @@ fn a_check_reads_everything_and_names_what_is_damaged() {
         })
         .unwrap();
     assert!(told < 20, "{told}");
+}
+
+#[test]
+fn a_check_names_counts_that_cannot_be_decoded() {
+    let (dir, store) = fresh();
+    fill_statistics(&*store);
+    assert_eq!(damage(&*store), [""; 0]);
+    raw(&dir)
+        .execute_batch(
+            "UPDATE stats_new SET body = x'ff';
+             UPDATE stats SET body = x'ff' WHERE grain = 0 AND of = 0;
+             UPDATE stats SET ending = 9 WHERE grain = 1 AND of = 0;
+             UPDATE stats_costly SET tokens = -1;",
+        )
+        .unwrap();
+    let found = damage(&*store);
+    let row = "counts of an ended run, row 1";
+    assert_eq!(found, [row, "sum of b1 at 0", "sum of b1 at 3600000", "usage of run 1"]);
 }
 
 #[test]
