@@ -71,6 +71,8 @@ pub use template::{
 };
 
 pub use crate::schema::{MAX_VIOLATIONS, Schema, SchemaError, Violation};
-pub(crate) use template::{begin_bounded, bounded_environment, bounded_template, charge};
+pub(crate) use template::{
+    begin_bounded, bounded_environment, bounded_template, charge, required_names,
+};
 pub use tokens::lines_without_statements;
 pub use tool_face::{ClientAbility, ToolFace};

@@ -150,6 +150,36 @@ impl Templates {
         names.retain(|name| !globals.contains(name.split('.').next().unwrap_or(name)));
         Ok(names)
     }
+
+    /// The names that a template looks up outside of itself and that must be defined, in order.
+    ///
+    /// # Errors
+    /// Fails when it does not parse.
+    pub fn required(&self, template: &str) -> Result<BTreeSet<String>, TemplateError> {
+        required_names(template, self.undeclared(template)?)
+            .map_err(|error| TemplateError::from(&error))
+    }
+}
+
+/// Those of the names in a template that must be defined, in order. Where `default` or `is defined`
+/// looks at an attribute, the value that it is an attribute of must be.
+///
+/// # Errors
+/// Fails when it does not parse.
+pub(crate) fn required_names(
+    template: &str,
+    names: impl IntoIterator<Item = String>,
+) -> Result<BTreeSet<String>, minijinja::Error> {
+    let optional = rewrite::optional(template)?;
+    let required = |name: String| {
+        let outer = name.match_indices('.').map(|(at, _)| &name[..at]);
+        let found = outer.chain([name.as_str()]).find(|it| optional.contains(*it));
+        match found {
+            None => Some(name),
+            Some(found) => found.rsplit_once('.').map(|(of, _)| of.to_owned()),
+        }
+    };
+    Ok(names.into_iter().filter_map(required).collect())
 }
 
 /// The error of a template that parsed: its place is one in the bounded source, of which the lines

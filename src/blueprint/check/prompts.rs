@@ -80,7 +80,7 @@ impl Checker<'_> {
         what: &str,
         known: &DefinedNames<'_>,
     ) {
-        let names = match self.templates.undeclared(template) {
+        let names = match self.templates.required(template) {
             Ok(names) => names,
             Err(error) => {
                 let finding = bad_template(place, template, what, &error);

@@ -350,6 +350,17 @@ fn undefined_slots_are_reported_inside_the_template() {
 }
 
 #[test]
+fn slots_that_default_or_defined_looks_at_are_not_reported() {
+    let schema = json!({"type": "object", "properties": {"step": {"type": "string"}}});
+    let prompt = "{{ nope | default('') }} {{ (nope | default(''))[:3] }} {{ (input.x | d).y() }} \
+                  {% if run.z is defined %}{{ run.z }}{% endif %}";
+    let agent =
+        |prompt: &str| agent("A", json!({"operator": "echo", "input": schema, "prompt": prompt}));
+    assert_eq!(agent(prompt), [""; 0]);
+    assert_eq!(agent("{{ nope.x | default(step) }}").len(), 1, "it has no attributes");
+}
+
+#[test]
 fn without_an_input_schema_any_slot_may_come_with_the_input() {
     let prompt = "{{ whatever }} {{ input.x }} {{ run.input.y }} {{ directive }}";
     assert_eq!(agent("A", json!({"operator": "echo", "prompt": prompt})), [""; 0]);

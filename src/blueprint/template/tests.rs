@@ -89,6 +89,20 @@ fn names_from_outside_are_told_from_a_templates_own() {
 }
 
 #[test]
+fn a_name_that_default_or_defined_looks_at_need_not_be_defined() {
+    for (template, names) in [
+        ("{{ nope | default('') }} {{ (nope | d)[:3] }} {{ (gone | default(x)).a[0] }}", "x"),
+        ("{% macro m(x) %}{{ (nope | default(x))[1:] }}{% endmacro %}{{ m(range(a | d)) }}", ""),
+        ("{% if a.b is defined %}{{ a.b.c }}{% endif %}{{ c if c is not undefined }}", "a"),
+        ("{{ a.b.c | default('') }} {{ b | upper | default('') }}", "a.b b"),
+    ] {
+        let required = Templates::bare().required(template).unwrap();
+        assert_eq!(required.into_iter().collect::<Vec<_>>().join(" "), names, "{template}");
+    }
+    assert_eq!(render("{{ (nope | default('abcd'))[:3] }}", json!({})).unwrap(), "abc");
+}
+
+#[test]
 fn the_default_prompt_is_the_text_or_pretty_json() {
     assert_eq!(default_prompt(&json!("do it")), "do it");
     assert_eq!(default_prompt(&json!({"a": 1})), "{\n  \"a\": 1\n}");

@@ -12,7 +12,7 @@ use minijinja::{Environment, ErrorKind, Value, value::ValueKind};
 use serde_json::{Map, json};
 
 use crate::{
-    blueprint::{begin_bounded, bounded_environment, bounded_template, charge},
+    blueprint::{begin_bounded, bounded_environment, bounded_template, charge, required_names},
     environment::{INHERITED, own_file},
     operator::Task,
     protocol::{Failure, Json, failure::kind},
@@ -82,8 +82,7 @@ impl<'a> Templates<'a> {
         let parsed = self.made().environment.template_from_str(template);
         let missing = parsed.ok().filter(|_| error.kind() == ErrorKind::UndefinedError);
         let missing = missing.and_then(|parsed| {
-            let mut names: Vec<String> = parsed.undeclared_variables(true).into_iter().collect();
-            names.sort_unstable();
+            let names = required_names(template, parsed.undeclared_variables(true)).ok()?;
             names.into_iter().find(|name| self.is_missing(name))
         });
         let Some(name) = missing else { return error.to_string() };

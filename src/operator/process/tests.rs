@@ -157,6 +157,9 @@ async fn a_slot_that_is_not_there_is_a_failure_that_names_the_argument() {
         "element 2 of `command` (\"{{ nope }}\"): `nope` is not defined; there are: agent, attempt";
     assert!(failure.message.contains(expected), "{failure}");
     assert!(failure.is(kind::TEMPLATE) && !failure.retryable);
+    let text = "{{ also | default('') }}{{ nope }}";
+    let failure = run(Attempt::new().command(["echo", text]), json!({})).await.unwrap_err();
+    assert!(failure.message.contains("`nope` is not defined"), "{failure}");
 }
 
 #[tokio::test]
