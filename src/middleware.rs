@@ -40,6 +40,7 @@ pub use contract::{
 pub use declared::{
     KINDS, Layer, LayerError, Listed, MOST, Settings, Stacks, TracingSettings, tell_apart, unknown,
 };
+pub(crate) use dispatch::Storable;
 pub use dispatch::{About, Dispatch, Dispatched, Mute, Short, TaskDone, Terminal, Voice};
 pub use exec::{
     ExecCall, ExecLayer, ExecNext, ExecObserver, ExecStack, ExecStackBuilder, ExecTerminal,

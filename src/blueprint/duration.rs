@@ -99,7 +99,7 @@ fn read(text: &str) -> Result<(u64, Option<Loose>), DurationError> {
 }
 
 /// Writes milliseconds as the grammar has them: `1h30m`.
-fn spelled(ms: u64) -> String {
+pub(crate) fn spelled(ms: u64) -> String {
     let (mut rest, mut text) = (ms, String::new());
     for (unit, each) in UNITS {
         if rest >= each {

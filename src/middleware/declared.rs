@@ -10,9 +10,10 @@ use super::{
     layers::{
         Audit, AuditSettings, BreakerSettings, Budget, BudgetSettings, Cache, CacheSettings,
         CircuitBreaker, Guard, GuardSettings, Idempotency, IdempotencySettings, Means, RateLimit,
-        RateSettings, Redact, RedactSettings,
+        RateSettings, Redact, RedactSettings, Unusable,
     },
 };
+use crate::protocol::Json;
 
 /// The kinds of layers, sorted.
 pub const KINDS: [&str; 9] = [
@@ -258,6 +259,11 @@ impl Stacks {
         value
     }
 
+    /// Returns a result without what the declared layers redact in results.
+    pub(crate) fn redacted_output(&self, output: Json) -> Json {
+        self.redact.iter().rev().fold(output, |output, layer| layer.output(output))
+    }
+
     /// Returns the text that replaces the values of a key, if a declared layer redacts it.
     pub fn instead_of(&self, key: &str) -> Option<&str> {
         // The last layer has the last word.
@@ -279,6 +285,24 @@ impl Stacks {
             stacks.named.push((name, from, settings));
         }
         stacks
+    }
+
+    /// Returns stacks that refuse everything and show no text, in place of a layer that was
+    /// accepted once and cannot be read any more.
+    pub(crate) fn unusable(
+        name: &str,
+        from: &'static str,
+        data: &Value,
+        error: &LayerError,
+    ) -> Self {
+        let layer = Unusable::new(name, &error.0);
+        Self {
+            dispatch: guard(layer.clone()),
+            store: StoreStack::builder().guard(layer.clone()).build(),
+            exec: ExecStack::builder().guard(layer).build(),
+            named: vec![(name.to_owned(), from, data.to_string())],
+            redact: vec![Redact::of_all_text(name)],
+        }
     }
 
     fn one(name: &str, settings: &Settings, means: &Means) -> Self {
@@ -368,13 +392,23 @@ fn guard(layer: impl super::DispatchLayer + 'static) -> DispatchStack {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use serde_json::json;
 
     use super::*;
-    use crate::{clock::Clock, middleware::MemoryKeep};
+    use crate::{
+        clock::Clock,
+        middleware::{Dispatch, MemoryKeep, StoreCall, StoreOp, TaskDone, fixture},
+        protocol::failure::kind,
+    };
 
     fn layer(data: Value) -> Layer {
         Layer::of(&data).unwrap()
+    }
+
+    fn means() -> Means {
+        let clock = Clock::manual(0);
+        Means::of(Arc::new(MemoryKeep::new(clock.clone())), clock)
     }
 
     #[test]
@@ -394,9 +428,7 @@ mod tests {
         let mut kinds: Vec<_> = layers.iter().map(|it| it.settings.kind()).collect();
         kinds.sort_unstable();
         assert_eq!(kinds, KINDS);
-        let clock = Clock::manual(0);
-        let means = Means::of(Arc::new(MemoryKeep::new(clock.clone())), clock);
-        let stacks = Stacks::of(&layers, "host", "", &means);
+        let stacks = Stacks::of(&layers, "host", "", &means());
         let listed: Vec<_> = stacks
             .list()
             .into_iter()
@@ -440,6 +472,56 @@ mod tests {
             let error = Layer::of(&data).unwrap_err().to_string();
             assert!(error.contains(expected), "{data}: {error}");
         }
+    }
+
+    #[test]
+    fn settings_can_be_declared_as_they_are_shown() {
+        let shown = |data: &Value| {
+            let stacks = Stacks::of(&[layer(data.clone())], "host", "", &means());
+            stacks.named[0].2.clone()
+        };
+        for data in [
+            json!({"kind": "cache", "ttl": "1h30m"}),
+            json!({"kind": "idempotency", "ttl": 0.25}),
+            json!({"kind": "budget", "usd": "1.50", "wall": 90}),
+            json!({"kind": "rate_limit", "rate": "5/s", "wait": "0s"}),
+            json!({"kind": "circuit_breaker"}),
+            json!({"kind": "redact", "patterns": ["a+"]}),
+            json!({"kind": "guard", "operators": ["echo"]}),
+            json!({"kind": "audit", "at": ["store"]}),
+            json!({"kind": "tracing"}),
+        ] {
+            let once = shown(&data);
+            assert_eq!(shown(&serde_json::from_str(&once).unwrap()), once);
+        }
+        let ttl = shown(&json!({"kind": "cache", "ttl": 5_400}));
+        assert!(ttl.contains(r#""ttl":"1h30m""#), "{ttl}");
+    }
+
+    #[test]
+    fn in_place_of_a_layer_that_cannot_be_read_everything_is_refused() {
+        let data = json!({"kind": "redact", "patterns": ["("]});
+        let stacks =
+            Stacks::unusable("b/redact", "blueprint", &data, &Layer::of(&data).unwrap_err());
+        let Dispatch { about, input, .. } = fixture::dispatch("1");
+        let run = stacks.dispatch.run(fixture::dispatch("1"), &fixture::Echo).now_or_never();
+        let refused = run.unwrap().unwrap_err();
+        assert!(refused.is(kind::REFUSED), "{refused}");
+        assert!(refused.message.starts_with("the layer b/redact cannot be used"), "{refused}");
+        assert!(refused.message.contains(r#"redact: "(""#), "{refused}");
+        let settled = stacks.dispatch.settle(&about, &input, Ok(TaskDone::new(input.clone())));
+        assert_eq!(settled.unwrap_err().failure, refused);
+        let call = StoreCall {
+            op: StoreOp::Read,
+            run: None,
+            principal: "root".into(),
+            scope: "global".into(),
+            key: "k".into(),
+            value: None,
+        };
+        assert_eq!(stacks.store.run(call, &mut |_| Ok(Json::null())).unwrap_err(), refused);
+        assert_eq!(stacks.redacted("sk-1\nsk-2").as_deref(), Some("[redacted]"));
+        assert_eq!(stacks.list().len(), 3);
     }
 
     #[test]

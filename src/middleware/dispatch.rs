@@ -32,6 +32,9 @@ pub struct Dispatch {
     pub payload: Arc<dyn Any + Send + Sync>,
 }
 
+/// Returns a result in the form in which a layer may store it; `None` if its agent refuses it.
+pub(crate) type Storable = Arc<dyn Fn(&Json) -> Option<Json> + Send + Sync>;
+
 /// The metadata of an attempt; the same for the dispatch and for its settlement.
 pub struct About {
     /// The run.
@@ -53,6 +56,8 @@ pub struct About {
     pub agent: Arc<str>,
     /// The operator that executes it.
     pub operator: Arc<str>,
+    /// True if people execute it.
+    pub asks_people: bool,
     /// True if it is a call of a model within a loop, whose costs the loop reports.
     pub model_call: bool,
     /// The tools that the agent may use.
@@ -67,6 +72,8 @@ pub struct About {
     pub used: Usage,
     /// The interface through which layers emit events.
     pub voice: Arc<dyn Voice>,
+    /// The form in which results are stored; as they are if absent.
+    pub(crate) storable: Option<Storable>,
     /// The operators that this attempt may call, once every layer has passed it.
     pub(crate) allowed: OnceLock<Option<Vec<String>>>,
     /// True if the attempt was settled in a way other than its dispatch.
@@ -89,6 +96,7 @@ impl About {
             version: "".into(),
             agent: agent.into(),
             operator: operator.into(),
+            asks_people: false,
             model_call: false,
             tools: Vec::new(),
             idempotency_key: None,
@@ -96,10 +104,17 @@ impl About {
             started_ms: run.created_ms(),
             used: Usage::default(),
             voice: Arc::new(Mute),
+            storable: None,
             allowed: OnceLock::new(),
             over: AtomicBool::new(false),
             passed: AtomicBool::new(false),
         }
+    }
+
+    /// Returns a result in the form in which a layer may store it: without what is redacted, and
+    /// only if the agent accepts it.
+    pub(crate) fn storable(&self, output: &Json) -> Option<Json> {
+        self.storable.as_ref().map_or_else(|| Some(output.clone()), |storable| storable(output))
     }
 
     /// Sets the operators that the attempt may call.
@@ -145,6 +160,7 @@ impl About {
             version: Arc::clone(&self.version),
             agent: Arc::clone(&self.agent),
             operator: Arc::clone(&self.operator),
+            asks_people: self.asks_people,
             model_call: self.model_call,
             tools: self.tools.clone(),
             idempotency_key: self.idempotency_key.clone(),
@@ -152,6 +168,7 @@ impl About {
             started_ms: self.started_ms,
             used: self.used.clone(),
             voice,
+            storable: self.storable.clone(),
             allowed: self.allowed.clone(),
             over: AtomicBool::new(self.is_over()),
             passed: AtomicBool::new(self.has_passed()),

@@ -11,6 +11,7 @@ pub(super) mod memo;
 pub(super) mod rate;
 pub(super) mod redact;
 mod span;
+mod unusable;
 
 use std::{
     any::{Any, TypeId},
@@ -28,6 +29,7 @@ pub use memo::{Cache, CacheSettings, Idempotency, IdempotencySettings};
 pub use rate::{RateLimit, RateSettings};
 pub use redact::{Redact, RedactSettings};
 pub use span::Span;
+pub(super) use unusable::Unusable;
 
 use super::Keep;
 use crate::{clock::Clock, tasks::Tasks};

@@ -112,6 +112,40 @@ async fn a_task_asks_a_person_in_any_case_of_the_name() {
 }
 
 #[tokio::test]
+async fn the_inbox_of_a_person_has_nothing_that_another_token_of_theirs_has_answered() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let source = r#"local swarm = require("swarm")
+        return swarm.blueprint { name = "asks", flow = function(ctx)
+          ctx:approve { title = "Ship it?", by = "approver", required = 2 }
+          return "shipped" end }"#;
+    let run = daemon.run_source(source, json!(null)).await;
+    let task = open(&daemon, "human").await;
+    let path = format!("/v1/tasks/{}/answer", task["id"].as_str().unwrap());
+    let unnamed = async || {
+        let (status, minted) =
+            send(daemon.post("/v1/tokens", &json!({"role": "approver", "ttl": "1h"}))).await;
+        assert_eq!(status, 201, "{minted}");
+        minted["token"].as_str().unwrap().to_owned()
+    };
+    let answer = |token: &str| {
+        let yes = json!({"output": {"approved": true}});
+        daemon.with(token, Method::POST, &path).json(&yes)
+    };
+    let asked = async |token: &str| {
+        let (_, list) = send(daemon.with(token, Method::GET, "/v1/tasks?mine=true")).await;
+        list["items"].as_array().unwrap().len()
+    };
+    let (one, two, bob) = (unnamed().await, unnamed().await, named(&daemon, "bob").await);
+    assert_eq!((asked(&one).await, asked(&two).await), (1, 1));
+    assert_eq!(send(answer(&one)).await.0, 200);
+    assert_eq!(refusal(answer(&two)).await, (409, "already_answered".to_owned()));
+    assert_eq!((asked(&one).await, asked(&two).await, asked(&bob).await), (0, 0, 1));
+    assert_eq!(send(answer(&bob)).await.0, 200);
+    assert_eq!(daemon.ended(&run).await["output"], "shipped");
+}
+
+#[tokio::test]
 async fn an_operator_ends_the_time_for_an_answer_and_an_approver_does_not() {
     let shell = Shell::new();
     let daemon = Daemon::start(&shell.path("data"));

@@ -63,23 +63,43 @@ impl StackBook {
         if layers.is_empty() {
             return Arc::clone(&self.host);
         }
-        let mut of = self.of.lock();
-        if let Some(known) = of.get(program.blueprint().hash()) {
-            return Arc::clone(known);
+        let hash = program.blueprint().hash();
+        let known = self.of.lock().get(hash).map(Arc::clone);
+        if let Some(known) = known {
+            return known;
         }
-        // A stack that is dropped loses nothing: the stored data of layers is durable.
-        let stacks = Arc::new(self.assemble(program, layers));
-        of.insert(program.blueprint().hash().to_owned(), Arc::clone(&stacks));
-        stacks
+        // Without the lock, which all shards take. If two assemble one, the first counts for both. A
+        // stack that is dropped later loses nothing: what its layers store is durable.
+        let (stacks, is_usable) = self.assemble(program, layers);
+        let stacks = Arc::new(stacks);
+        if !is_usable {
+            return stacks;
+        }
+        Arc::clone(self.of.lock().entry(hash.to_owned()).or_insert(stacks))
     }
 
-    fn assemble(&self, program: &Program, layers: &[serde_json::Value]) -> Stacks {
-        // They were validated when the blueprint was checked.
-        let read = layers.iter().filter_map(|data| Layer::of(data).ok());
-        let mut layers: Vec<Layer> = read.collect();
-        tell_apart(&mut layers);
+    /// Returns the stacks, and false if one of the layers cannot be read.
+    fn assemble(&self, program: &Program, layers: &[serde_json::Value]) -> (Stacks, bool) {
         let prefix = format!("{}/", program.blueprint().name());
-        self.host.and(&Stacks::of(&layers, "blueprint", &prefix, &self.means))
+        let (mut read, mut unusable) = (Vec::new(), Stacks::default());
+        for data in layers {
+            match Layer::of(data) {
+                Ok(layer) => read.push(layer),
+                // It was accepted by a check, perhaps of another release.
+                Err(error) => {
+                    let named = data["name"].as_str().or_else(|| data["kind"].as_str());
+                    let name = format!("{prefix}{}", named.unwrap_or("layer"));
+                    tracing::error!(layer = name, %error, "a layer cannot be used");
+                    let refuses = Stacks::unusable(&name, "blueprint", data, &error);
+                    unusable = unusable.and(&refuses);
+                }
+            }
+        }
+        let is_usable = read.len() == layers.len();
+        tell_apart(&mut read);
+        // What refuses is outside of what may answer.
+        let own = unusable.and(&Stacks::of(&read, "blueprint", &prefix, &self.means));
+        (self.host.and(&own), is_usable)
     }
 
     /// Returns every layer in its position.
@@ -100,5 +120,61 @@ impl StackBook {
     /// Returns the host's own stacks, for operations that belong to no run.
     pub(crate) fn host(&self) -> &Arc<Stacks> {
         &self.host
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::{
+        blueprint::{Bundle, Operators},
+        clock::Clock,
+        lua::Limits,
+        middleware::{MemoryKeep, fixture},
+    };
+
+    /// Takes every layer, as a release that knew more of them.
+    struct Lenient;
+
+    impl Operators for Lenient {
+        fn kind(&self, _: &str) -> Option<&str> {
+            None
+        }
+
+        fn requires_worker_binding(&self, _: &str) -> bool {
+            false
+        }
+
+        fn names(&self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    fn program(layers: &str) -> Program {
+        let source = format!(
+            "return require('swarm').blueprint {{ name = 'it', flow = function() end, \
+             middleware = {{ {layers} }} }}"
+        );
+        let bundle = Bundle::from_source("it.lua", source).unwrap();
+        Program::compile(bundle, &Lenient, &Limits::default()).unwrap().0
+    }
+
+    #[test]
+    fn a_stored_layer_that_cannot_be_read_refuses_everything() {
+        let clock = Clock::manual(0);
+        let means = Means::of(Arc::new(MemoryKeep::new(clock.clone())), clock);
+        let book = StackBook::new(Middleware::default(), means);
+        let broken = program("{ kind = 'cache' }, { kind = 'guard', agents = 7 }");
+        let stacks = book.of(&broken);
+        let names: Vec<_> = stacks.dispatch.names().collect();
+        assert_eq!(names, ["tracing", "gate", "it/guard", "it/cache"]);
+        let run = stacks.dispatch.run(fixture::dispatch("1"), &fixture::Echo).now_or_never();
+        let refused = run.unwrap().unwrap_err().message;
+        assert!(refused.starts_with("the layer it/guard cannot be used"), "{refused}");
+        let whole = program("{ kind = 'cache' }");
+        assert!(Arc::ptr_eq(&book.of(&whole), &book.of(&whole)));
+        assert!(!Arc::ptr_eq(&book.of(&broken), &stacks), "it is tried again");
     }
 }

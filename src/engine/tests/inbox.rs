@@ -26,6 +26,24 @@ async fn an_answer_that_loads_its_run_passes_the_layers() {
     assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#""[redacted]""#);
 }
 
+#[tokio::test]
+async fn an_approval_is_asked_again_whatever_is_cached() {
+    let bench = Bench::new();
+    let body = r#"middleware = { swarm.middleware.cache {} },
+        flow = function(ctx)
+            ctx:approve { title = "Ship it?", by = "ann" }
+            return ctx:approve { title = "Ship it?", by = "bob" }.note
+        end"#;
+    let run = bench.start(body, "null").await;
+    for (name, said) in [("ann", "first"), ("bob", "second")] {
+        let task = bench.asked(run).await;
+        assert_eq!(task.by, [name]);
+        let yes = format!(r#"{{"approved":true,"note":"{said}"}}"#);
+        bench.say(&approver(name), task.id, &yes).await.unwrap();
+    }
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#""second""#);
+}
+
 impl Bench {
     /// The open tasks for people.
     async fn inbox(&self) -> Vec<TaskView> {

@@ -125,6 +125,27 @@ async fn a_result_of_a_task_that_was_leased_before_a_restart_passes_the_layers()
     assert_eq!((lines.len(), settled), (2, 1), "{lines:?}");
 }
 
+#[tokio::test]
+async fn a_cache_keeps_what_is_redacted_and_nothing_that_breaks_the_schema() {
+    let bench = Bench::new();
+    let body = r#"middleware = {
+            swarm.middleware.redact { patterns = { "sk-[a-z]+" } }, swarm.middleware.cache {},
+        },
+        agents = { p = { operator = "process", output = s.object { say = s.string }, command = {
+            "sh", "-c", [[if [ -e once ]; then echo '{"say":"sk-abc"}'; else : > once; echo 1; fi]],
+        } } },
+        flow = function(ctx)
+            local _, err = ctx:try("p")
+            return { err.kind, ctx:run("p").say, ctx:run("p").say }
+        end"#;
+    let output = bench.output(body, "null").await;
+    assert_eq!(output, r#"["invalid_result","[redacted]","[redacted]"]"#);
+    let bench = bench.restart().await;
+    let kept = bench.store.kept_by("it/cache", "", 9).unwrap();
+    let kept: Vec<_> = kept.iter().map(|row| row.value.as_str()).collect();
+    assert_eq!(kept, [r#"{"say":"[redacted]"}"#]);
+}
+
 /// Lets an attempt call one operator alone.
 struct Narrows;
 

@@ -11,7 +11,7 @@ use crate::{
         turn::facts::{self, Turn},
     },
     journal::{Decision, Fact, Outcome, Usage},
-    middleware::{About, Settled, Stacks, TaskDone, Voice},
+    middleware::{About, Settled, Stacks, Storable, TaskDone, Voice},
     protocol::{Failure, Json, LifecycleEvent, OperatorConfig, TaskId},
 };
 
@@ -89,6 +89,7 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
     if let Some(worker) = &agent.worker {
         tools.extend(worker.tools.iter().cloned());
     }
+    let meters = turn.shared.stacks.meters(program);
     let about = About {
         run: turn.run.id,
         task: id,
@@ -99,18 +100,31 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
         version: Arc::clone(version),
         agent: Arc::clone(task.agent.name()),
         operator: Arc::clone(&task.operator),
+        asks_people: task.asks_people,
         model_call: task.request.is_model_call(),
         tools,
         idempotency_key: task.request.opts.idempotency_key.clone(),
         principal: Arc::clone(principal),
         started_ms,
-        used: if turn.shared.stacks.meters(program) { used(turn.run) } else { Usage::default() },
+        used: if meters { used(turn.run) } else { Usage::default() },
         voice: heard,
+        storable: meters.then(|| storable(turn, task)),
         allowed: Default::default(),
         over: std::sync::atomic::AtomicBool::new(false),
         passed: std::sync::atomic::AtomicBool::new(false),
     };
     (Arc::new(about), voice)
+}
+
+/// Returns the form in which layers store the results of a task.
+fn storable(turn: &Turn<'_>, task: &OpenTask) -> Storable {
+    let (agent, stacks) = (Arc::clone(&task.agent), stacks_of(turn));
+    let most = turn.shared.settings.limits.value;
+    Arc::new(move |output: &Json| {
+        let clean = stacks.redacted_output(output.clone());
+        let fits = clean.len() <= most && agent.output().accept_json(&clean).is_ok();
+        fits.then_some(clean)
+    })
 }
 
 fn voice(turn: &Turn<'_>, step: u32) -> RunVoice {

@@ -7,12 +7,16 @@ use crate::{
     engine::{
         Caller, EngineError, Page, TaskView, rfc3339,
         run::question::Question,
-        turn::answered::{AnsweredTask, KEPT},
+        turn::{
+            answered::{AnsweredTask, KEPT},
+            lineage::is_same,
+        },
         verbs::{engine::TaskVerbs, workers::cursor},
     },
     protocol::{RunId, TaskId},
+    session::Hub,
     store::{TaskFilter, TaskRow},
-    token::{Need, Role, ScopeKind, Verb, is_same_subject},
+    token::{Need, Role, ScopeKind, Verb, is_same_subject, person},
 };
 
 /// The maximum number of rows that one page looks at.
@@ -97,14 +101,16 @@ fn has(row: &TaskRow, words: &[String]) -> bool {
     words.iter().all(|word| texts.contains(word.as_str()))
 }
 
-/// Returns true if a task asks this caller, who has not answered it yet.
-fn asks(view: &TaskView, caller: &Caller) -> bool {
-    let subject = &caller.subject;
-    let is_role = |word: &str| word.parse::<Role>().is_ok_and(|role| caller.grant.role.holds(role));
-    let is_named = |word: &String| is_same_subject(word, subject) || is_role(word);
+/// Returns true if a task asks this caller, whose party has not answered it yet.
+fn asks(sessions: &Hub, view: &TaskView, caller: &Caller) -> bool {
+    let (subject, own) = (&caller.subject, person(&caller.subject));
+    let is_named = |word: &String| match word.parse::<Role>() {
+        Ok(role) => caller.grant.role.holds(role),
+        Err(_) => is_same_subject(word, subject) || is_same_subject(word, &own),
+    };
     let named = view.by.is_empty() || view.by.iter().any(is_named);
-    let has_answered = view.answers.iter().any(|given| is_same_subject(&given.by, subject));
-    view.required.is_some() && named && !has_answered
+    let is_own = |by: &str| is_same_subject(&person(by), &own) || is_same(sessions, by, subject);
+    view.required.is_some() && named && !view.answers.iter().any(|given| is_own(&given.by))
 }
 
 impl TaskVerbs<'_> {
@@ -121,7 +127,7 @@ impl TaskVerbs<'_> {
     ) -> Result<Page<TaskView>, EngineError> {
         let filter = self.listed(caller, filter)?;
         let (limit, mut after, mut looked) = (filter.limit, filter.after, 0);
-        let words = words(sought.text);
+        let (words, sessions) = (words(sought.text), &self.engine.shared().sessions);
         let mut items = Vec::new();
         loop {
             let page = TaskFilter { after, limit: READ, ..filter.clone() };
@@ -133,7 +139,7 @@ impl TaskVerbs<'_> {
                     return Ok(Page { items, next_cursor: after.map(cursor) });
                 }
                 after = Some(key);
-                items.extend(view.filter(|view| !sought.mine || asks(view, caller)));
+                items.extend(view.filter(|it| !sought.mine || asks(sessions, it, caller)));
             }
             after = read.last.or(after);
             if !read.more || looked >= MOST_LOOKED {

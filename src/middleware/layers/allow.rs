@@ -23,7 +23,7 @@ use crate::{
 /// The maximum length of a predicate, in bytes.
 const PREDICATE_BYTES: usize = 16 << 10;
 
-/// The settings of `kind = "guard"`. An absent list allows everything; a name may contain one `*`.
+/// The settings of `kind = "guard"`. An absent list allows everything; a name may contain `*`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuardSettings {
@@ -78,18 +78,29 @@ impl GuardSettings {
     }
 }
 
-/// Returns true if a name matches a pattern with at most one `*`.
+/// Returns true if a name matches a pattern, in which each `*` stands for anything.
 fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, end)) => {
-            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
-        }
-    }
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let inner = name.strip_prefix(start).and_then(|name| name.strip_suffix(end));
+    let found = inner.and_then(|inner| {
+        middle.split('*').try_fold(inner, |left, part| left.split_once(part).map(|(_, it)| it))
+    });
+    found.is_some()
 }
 
-fn any_fits(patterns: &[String], name: &str) -> bool {
+/// Returns true if a name matches one of some patterns.
+pub(super) fn any_fits(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| fits(pattern, name))
+}
+
+/// Returns true if a program may be started. A bare name permits programs that are looked up by
+/// name; a path must be listed itself, and one that leads out of a directory is within none.
+fn permits(programs: &[String], program: &str) -> bool {
+    match program.split('/').any(|part| part == "..") {
+        true => programs.iter().any(|it| it == program),
+        false => any_fits(programs, program),
+    }
 }
 
 /// A Lua expression, as a source for the sandbox.
@@ -243,16 +254,12 @@ impl ExecLayer for Guard {
     }
 
     async fn exec(&self, call: ExecCall, next: ExecNext<'_>) -> Result<Dispatched, Failure> {
-        if let Some(programs) = &self.settings.programs {
-            let name = call.program.rsplit('/').next().unwrap_or_default();
-            // A bare name allows programs that are looked up by name; a path must be listed itself.
-            let allowed = any_fits(programs, &call.program)
-                || (!call.program.contains('/') && any_fits(programs, name));
-            if !allowed {
-                return Err(self.refusal("program", &call.program));
+        match &self.settings.programs {
+            Some(programs) if !permits(programs, &call.program) => {
+                Err(self.refusal("program", &call.program))
             }
+            Some(_) | None => next.run(call).await,
         }
-        next.run(call).await
     }
 }
 
@@ -299,6 +306,7 @@ mod tests {
             (json!({"operators": ["human"]}), false),
             (json!({"deny": ["echo"]}), false),
             (json!({"agents": ["counter"], "deny": ["c*"]}), false),
+            (json!({"deny": ["*ount*"]}), false),
         ] {
             assert_eq!(allows(settings.clone(), fixture::dispatch("1")), expected, "{settings}");
         }
@@ -348,8 +356,24 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_leads_out_of_a_directory_is_not_within_it() {
+        let programs = ["/usr/bin/*", "cargo", "../own"].map(str::to_owned);
+        for (program, expected) in [
+            ("/usr/bin/env", true),
+            ("/usr/bin/../../tmp/other", false),
+            ("cargo", true),
+            ("/tmp/cargo", false),
+            ("../own", true),
+        ] {
+            assert_eq!(permits(&programs, program), expected, "{program}");
+        }
+    }
+
+    #[test]
     fn a_star_stands_for_anything() {
         assert!(fits("a*c", "abc") && fits("a*", "a") && fits("*", "") && fits("a", "a"));
         assert!(!fits("ab*bc", "abc") && !fits("a", "ab") && !fits("*b", "a"));
+        assert!(fits("*b*", "abc") && fits("a*c*e", "abcde") && fits("a**b", "ab"));
+        assert!(!fits("*b*", "ac") && !fits("a*c*e", "abde") && !fits("a*a*a", "aa"));
     }
 }

@@ -331,24 +331,24 @@ impl Budget {
         let usd = self.settings.usd.map(|limit| Level {
             unit: Unit::Usd,
             spent: spent.usd,
-            limit: limit + granted.usd,
+            limit: limit.saturating_add(granted.usd),
         });
         let tokens = self.settings.tokens.map(|limit| Level {
             unit: Unit::Tokens,
             spent: spent.tokens.into(),
-            limit: Decimal::from(limit) + granted.tokens,
+            limit: Decimal::from(limit).saturating_add(granted.tokens),
         });
         let wall = self.settings.wall.map(|limit| Level {
             unit: Unit::Wall,
             spent: age.into(),
-            limit: Decimal::from(limit.0) + granted.wall * Decimal::from(1_000),
+            limit: granted.wall.saturating_mul(Decimal::from(1_000)).saturating_add(limit.0.into()),
         });
         [usd, tokens, wall].into_iter().flatten().collect()
     }
 
     fn warn(&self, about: &About, level: &Level) {
         let part = Decimal::from_f64_retain(self.settings.warn_at).unwrap_or(Decimal::ONE);
-        if level.spent < level.limit * part {
+        if level.spent < level.limit.saturating_mul(part) {
             return;
         }
         let of = if self.settings.per == Per::Run { about.run.num() } else { 0 };
@@ -417,7 +417,8 @@ impl Budget {
             // The attempt waited, and the run was resumed: that is the grant.
             granted.asked.remove(asked);
             if self.level(about, over.unit, &granted).is_some_and(|it| it.spent >= it.limit) {
-                *granted.of(over.unit) += by;
+                let sum = granted.of(over.unit);
+                *sum = sum.saturating_add(by);
             }
             self.keep(about, &granted).await?;
             return Ok(dispatch);
@@ -526,7 +527,7 @@ impl DispatchLayer for Budget {
         let levels = self.levels(&about, spent, &granted);
         levels.iter().for_each(|level| self.warn(&about, level));
         let left = levels.iter().find(|level| level.unit == Unit::Usd);
-        let left = left.map(|level| (level.limit - level.spent).max(Decimal::ZERO));
+        let left = left.map(|level| level.limit.saturating_sub(level.spent).max(Decimal::ZERO));
         let over = levels.into_iter().find(|level| level.spent >= level.limit);
         let mut dispatch = match over {
             None => dispatch,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::{Means, Span};
+use super::{Means, Span, allow::any_fits};
 use crate::{
     middleware::{
         About, Change, Dispatch, DispatchLayer, Dispatched, Next, Settled, TaskDone,
@@ -67,9 +67,10 @@ impl Cache {
     }
 
     fn is_for(&self, about: &About) -> bool {
-        let named =
-            |names: &[String], name: &str| names.is_empty() || names.iter().any(|it| it == name);
-        named(&self.settings.agents, &about.agent)
+        let named = |names: &[String], name: &str| names.is_empty() || any_fits(names, name);
+        // One answer of a person is no answer to every later question.
+        !about.asks_people
+            && named(&self.settings.agents, &about.agent)
             && named(&self.settings.operators, &about.operator)
     }
 }
@@ -119,10 +120,10 @@ impl DispatchLayer for Cache {
             && self.is_for(about)
             // The effects of a cached result would not be applied again.
             && done.effects.is_empty()
+            && let Some(value) = about.storable(&done.output)
         {
             let expires_ms = Some(self.means.clock.now_ms() + self.settings.ttl.0);
             let (layer, key) = (self.name.clone(), question(about, input));
-            let value = done.output.clone();
             self.means.keep.post(Change::Put { layer, key, value, expires_ms });
         }
         outcome
@@ -262,8 +263,10 @@ impl DispatchLayer for Idempotency {
 
     fn settle(&self, about: &About, input: &Json, outcome: Settled) -> Settled {
         let Some(key) = key_of(about) else { return outcome };
-        if let Ok(done) = &outcome {
-            let answered = Answered { question: asked(about, input), output: done.output.clone() };
+        if let Ok(done) = &outcome
+            && let Some(output) = about.storable(&done.output)
+        {
+            let answered = Answered { question: asked(about, input), output };
             if let Ok(value) = Json::encode(&answered) {
                 let expires_ms = Some(self.means.clock.now_ms() + self.settings.ttl.0);
                 let (layer, key) = (self.name.clone(), key.clone());
@@ -352,6 +355,43 @@ mod tests {
             stack.run(fixture::dispatch("9"), &fails).now_or_never();
         }
         assert_eq!(fails.calls(), 2);
+    }
+
+    #[test]
+    fn a_name_may_have_stars_and_the_answers_of_people_are_never_cached() {
+        let (_, means) = means();
+        let (stack, counts) = (cache(json!({"agents": ["count*"]}), &means), counts());
+        for _ in 0..2 {
+            stack.run(fixture::dispatch("1"), &counts).now_or_never();
+        }
+        assert_eq!(counts.calls(), 1);
+        for _ in 0..2 {
+            let asks = fixture::with("1", |about| about.asks_people = true);
+            stack.run(asks, &counts).now_or_never();
+        }
+        assert_eq!(counts.calls(), 3);
+    }
+
+    #[test]
+    fn what_its_agent_refuses_is_not_remembered_and_the_rest_as_it_may_be_stored() {
+        let (_, means) = means();
+        for stack in [cache(json!({}), &means), idempotency(&means)] {
+            let counts = counts();
+            let run = |input: &str, step: u32| {
+                let dispatch = fixture::with(input, |about| {
+                    about.task = TaskId::new(7, step, 0);
+                    about.idempotency_key = Some(input.into());
+                    about.storable =
+                        Some(Arc::new(|it: &Json| (it.as_str() != "1").then(Json::null)));
+                });
+                stack.run(dispatch, &counts).now_or_never().unwrap().unwrap()
+            };
+            let refused = Dispatched::Done(TaskDone::new(Json::parse("1").unwrap()));
+            assert_eq!((run("1", 1), run("1", 2)), (refused.clone(), refused));
+            run("2", 3);
+            assert_eq!(run("2", 4), Dispatched::Done(TaskDone::new(Json::null())));
+            assert_eq!(counts.calls(), 3);
+        }
     }
 
     #[test]

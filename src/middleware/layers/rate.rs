@@ -13,7 +13,7 @@ use crate::{
     protocol::{Failure, Json, failure::kind},
 };
 
-/// The maximum number of keys; the fullest buckets are dropped first.
+/// The number of keys from which on those whose buckets are full enough are dropped.
 const KEYS: usize = 10_000;
 
 /// The settings of `kind = "rate_limit"`.
@@ -151,7 +151,8 @@ impl RateLimit {
         let per_ms = f64::from(self.settings.rate.count) / self.settings.rate.span_ms as f64;
         let mut buckets = self.buckets.lock();
         if buckets.len() >= KEYS && !buckets.contains_key(key) {
-            buckets.retain(|_, it| it.left < self.burst() / 2.0);
+            let refilled = |it: &Bucket| it.left + now.saturating_sub(it.at_ms) as f64 * per_ms;
+            buckets.retain(|_, it| refilled(it) < self.burst() / 2.0);
         }
         let full = Bucket { left: self.burst(), at_ms: now };
         let bucket = buckets.entry(key.to_owned()).or_insert(full);
@@ -283,6 +284,21 @@ mod tests {
         assert_eq!(failure.data.unwrap().to_value()["retry_after_ms"], 60_000);
         world.clock.advance(Duration::from_secs(60));
         assert!(passes(&stack, "a"));
+    }
+
+    #[test]
+    fn keys_that_are_full_again_are_dropped() {
+        let world = World::new();
+        let means = Means::of(Arc::clone(&world.keep), world.clock.clone());
+        let settings = serde_json::from_value(json!({"rate": "1/s"})).unwrap();
+        let layer = RateLimit::new("rate", settings, means);
+        for key in 0..KEYS {
+            layer.take(&key.to_string(), 1_000).unwrap();
+        }
+        layer.take("one more", 1_100).unwrap();
+        assert_eq!(layer.buckets.lock().len(), KEYS + 1, "each is owed the rest of its second");
+        layer.take("the next", 2_000).unwrap();
+        assert_eq!(layer.buckets.lock().len(), 1);
     }
 
     #[test]

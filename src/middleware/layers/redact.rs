@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     middleware::{
         About, Dispatch, DispatchLayer, Dispatched, Next, Settled, StoreCall, StoreLayer,
-        StoreNext, Stored, stack::settle_now,
+        StoreNext, StoreOp, Stored, stack::settle_now,
     },
     protocol::{Effect, Failure, Json},
 };
@@ -22,7 +22,7 @@ mod written;
 #[serde(deny_unknown_fields)]
 pub struct RedactSettings {
     /// Regular expressions; every match is replaced.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "patterns")]
     pub patterns: Vec<Pattern>,
     /// Keys whose values are replaced, at any depth, in any case.
     #[serde(default)]
@@ -56,12 +56,35 @@ pub struct Pattern(Regex);
 /// The maximum compiled size of a pattern, in bytes.
 const PATTERN_BYTES: usize = 1 << 20;
 
-impl<'de> Deserialize<'de> for Pattern {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let built = regex::RegexBuilder::new(&text).size_limit(PATTERN_BYTES).build();
-        built.map(Self).map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
+/// The maximum number of patterns of a layer.
+const PATTERNS: usize = 1_000;
+
+/// The maximum compiled size of all patterns of a layer, in bytes.
+const ALL_BYTES: usize = 32 << 20;
+
+/// Reads the patterns of a layer. None is kept compiled before all are known to be within bounds.
+fn patterns<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pattern>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    if texts.len() > PATTERNS {
+        return Err(D::Error::custom(format!("`patterns` has more than {PATTERNS} patterns")));
     }
+    let all = regex::RegexSetBuilder::new(&texts).size_limit(ALL_BYTES).build();
+    if let Err(regex::Error::CompiledTooBig(_)) = all {
+        let most = format!("`patterns` have more than {ALL_BYTES} bytes together when compiled");
+        return Err(D::Error::custom(most));
+    }
+    let build = |text: &String| {
+        let built = regex::RegexBuilder::new(text).size_limit(PATTERN_BYTES).build();
+        built.map(Pattern).map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
+    };
+    texts.iter().map(build).collect()
+}
+
+/// Returns the form of a key in which it is compared: without the case of its letters, of any
+/// alphabet.
+fn folded(key: &str) -> String {
+    // In this order `ß` is `SS`, and the two small forms of sigma are one.
+    key.to_uppercase().to_lowercase()
 }
 
 impl Serialize for Pattern {
@@ -83,6 +106,8 @@ impl RedactSettings {
 pub struct Redact {
     name: Arc<str>,
     settings: Arc<RedactSettings>,
+    /// The keys, folded.
+    keys: Arc<[String]>,
     any: RegexSet,
 }
 
@@ -98,7 +123,17 @@ impl Redact {
         let patterns = settings.patterns.iter().map(|pattern| pattern.0.as_str());
         // Each pattern is within its bound, but together they may be too large for one set.
         let any = RegexSet::new(patterns).unwrap_or_else(|_| RegexSet::empty());
-        Self { name: name.into(), settings: Arc::new(settings), any }
+        let keys = settings.keys.iter().map(|key| folded(key)).collect();
+        Self { name: name.into(), settings: Arc::new(settings), keys, any }
+    }
+
+    /// Creates a layer that replaces all text.
+    pub(in crate::middleware) fn of_all_text(name: &str) -> Self {
+        let all = Pattern(Regex::new("(?s).+").expect("the pattern is valid"));
+        let (patterns, keys, with) = (vec![all], Vec::new(), blot());
+        let settings =
+            RedactSettings { patterns, keys, with, input: true, output: true, state: true };
+        Self::new(name, settings)
     }
 
     /// Returns a text without what its patterns match, if they match.
@@ -120,7 +155,7 @@ impl Redact {
     }
 
     fn is_key(&self, name: &str) -> bool {
-        self.settings.keys.iter().any(|it| it.eq_ignore_ascii_case(name))
+        !self.keys.is_empty() && self.keys.contains(&folded(name))
     }
 
     fn value(&self, value: &mut Value) -> bool {
@@ -158,6 +193,11 @@ impl Redact {
         let named = |key: &str| self.instead_of(key).map(str::to_owned);
         let clean = written::replaced(json.as_str(), &named, &|text| self.text(text));
         clean.map_or(json, Json::from_trusted)
+    }
+
+    /// Returns a result as it may be stored.
+    pub(in crate::middleware) fn output(&self, output: Json) -> Json {
+        if self.settings.output { self.json(output) } else { output }
     }
 
     /// Replaces what its patterns and keys match in the lines that a result adds to the log.
@@ -224,7 +264,18 @@ impl StoreLayer for Redact {
     }
 
     fn store(&self, mut call: StoreCall, next: StoreNext<'_>) -> Stored {
-        call.value = call.value.map(|value| self.json(value));
+        let op = call.op;
+        let is_named = matches!(op, StoreOp::Write | StoreOp::Reduce) && self.is_key(&call.key);
+        call.value = call.value.map(|value| {
+            let text = value.as_str().trim();
+            let is_number = text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+            // A sum takes nothing but numbers.
+            let stays = text == "null" || (op == StoreOp::Reduce && is_number);
+            match is_named && !stays {
+                true => Json::from(Value::from(self.settings.with.as_str())),
+                false => self.json(value),
+            }
+        });
         next.run(call)
     }
 }
@@ -236,7 +287,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        middleware::{DispatchStack, TaskDone, fixture},
+        middleware::{DispatchStack, StoreStack, TaskDone, fixture},
         protocol::LogLevel,
     };
 
@@ -258,6 +309,51 @@ mod tests {
         let expected =
             r#"{"a":["use [redacted] now"],"b":{"Password":"[redacted]","n":5},"password":null}"#;
         assert_eq!(output(layer, input), expected);
+    }
+
+    #[test]
+    fn a_key_is_meant_in_any_case_of_any_alphabet() {
+        let layer = redact(json!({"keys": ["Straße", "ключ", "ΚΩΔΙΚΟΣ"]}));
+        for key in ["STRASSE", "КЛЮЧ", "κωδικος", "Κωδικοσ", "straße"] {
+            let expected = format!(r#"{{"{key}":"[redacted]"}}"#);
+            assert_eq!(output(layer.clone(), &format!(r#"{{"{key}":1}}"#)), expected);
+        }
+        assert_eq!(output(layer, r#"{"стена":1}"#), r#"{"стена":1}"#);
+    }
+
+    #[test]
+    fn a_value_under_a_key_of_state_is_replaced_whatever_it_is() {
+        let layer = redact(json!({"keys": ["password"], "state": true}));
+        let stack = StoreStack::builder().transform(layer).build();
+        for (op, key, value, expected) in [
+            (StoreOp::Write, "Password", r#""a""#, r#""[redacted]""#),
+            (StoreOp::Write, "password", "7", r#""[redacted]""#),
+            (StoreOp::Write, "password", "null", "null"),
+            (StoreOp::Reduce, "password", r#"{"a":1}"#, r#""[redacted]""#),
+            (StoreOp::Reduce, "password", "7", "7"),
+            (StoreOp::Link, "password", r#"{"to":"b"}"#, r#"{"to":"b"}"#),
+            (StoreOp::Write, "name", r#""a""#, r#""a""#),
+        ] {
+            let (run, principal, scope) = (None, "root".into(), "global".to_owned());
+            let (key, value) = (key.to_owned(), Some(Json::parse(value).unwrap()));
+            let call = StoreCall { op, run, principal, scope, key, value };
+            let written = stack.run(call, &mut |call| Ok(call.value.unwrap())).unwrap();
+            assert_eq!(written.as_str(), expected);
+        }
+    }
+
+    #[test]
+    fn patterns_have_a_number_and_a_size_that_they_do_not_exceed() {
+        let read = |patterns: Vec<&str>| {
+            let settings = serde_json::from_value::<RedactSettings>(json!({"patterns": patterns}));
+            settings.map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(vec!["sk-[a-z0-9]{20}"; 200]), Ok(()));
+        let error = read(vec!["a"; PATTERNS + 1]).unwrap_err();
+        assert_eq!(error, "`patterns` has more than 1000 patterns");
+        let error = read(vec![r"\w{15}"; 200]).unwrap_err();
+        assert_eq!(error, "`patterns` have more than 33554432 bytes together when compiled");
+        assert!(read(vec![r"\w{60}"]).unwrap_err().starts_with(r#""\\w{60}": "#));
     }
 
     #[test]

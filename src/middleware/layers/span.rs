@@ -1,13 +1,19 @@
 //! Durations in the settings of layers: `"30s"`, or a number of seconds.
 
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::blueprint::parse_duration;
+use crate::blueprint::{parse_duration, spelled_duration};
 
 /// A duration, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub u64);
+
+/// Writes a text such as `"1h30m"`: a number would be read as seconds.
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&spelled_duration(self.0))
+    }
+}
 
 #[derive(Deserialize)]
 #[serde(untagged)]

@@ -240,6 +240,22 @@ fn a_request_rests_the_run_and_a_resume_grants_it_once() {
 }
 
 #[test]
+fn no_grant_is_too_much() {
+    for limit in [json!({"usd": "1"}), json!({"tokens": 10}), json!({"wall": "1s"})] {
+        let world = World::new();
+        let mut settings = limit.clone();
+        settings["on_exceeded"] = json!("request_increase");
+        settings["increase"] = json!(Decimal::MAX);
+        let stack = world.stack(settings);
+        assert!(world.run(&stack, "1").is_ok());
+        world.clock.advance(Duration::from_secs(1));
+        assert!(world.run(&stack, "0").unwrap_err().is(kind::INTERRUPTED), "{limit}");
+        assert!(world.run_as(&stack, "0", |about| about.attempt = 2).is_ok(), "{limit}");
+        assert!(world.run(&stack, "0").is_ok(), "{limit}");
+    }
+}
+
+#[test]
 fn what_cannot_be_meant_is_refused() {
     for (settings, expected) in [
         (json!({}), "it needs `usd`, `tokens` or `wall`"),
