@@ -55,6 +55,7 @@ pub use difference::{
 };
 #[cfg(test)]
 pub(crate) use duration::CASES as DURATIONS;
+pub(crate) use duration::spelled as spelled_duration;
 pub use duration::{DurationError, old_form, parse_duration, seconds_to_ms};
 pub use edition::Edition;
 pub use file_watch::{BadWatch, FileWatch};

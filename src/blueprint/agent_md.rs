@@ -157,8 +157,10 @@ pub fn read(path: &str, text: &str) -> (AgentFile, Vec<Finding>) {
 
 /// The text between the two `---` lines, and what follows them.
 fn split(text: &str) -> Option<(&str, &str)> {
-    let rest = text.strip_prefix("---")?;
-    let rest = rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix('\n'))?;
+    let (blank, rest) = text.strip_prefix("---")?.split_once('\n')?;
+    if !blank.trim().is_empty() {
+        return None;
+    }
     let mut offset = 0;
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == "---" {

@@ -14,6 +14,8 @@ use crate::protocol::Json;
 
 mod disk;
 
+pub(super) use disk::programs;
+
 /// The files that a bundle may have.
 pub const MAX_FILES: usize = 256;
 /// The size of one file, in bytes.

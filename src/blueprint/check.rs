@@ -4,7 +4,7 @@
 //! written. The CLI, the API and the loader of blueprints call it with the tree that `lua/`
 //! evaluated; before that, [`check_files`] says what can be said without evaluating anything.
 
-use std::collections::BTreeMap;
+use std::{cell::OnceCell, collections::BTreeMap};
 
 use serde_json::Value;
 
@@ -64,6 +64,7 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
         outline: outline_of(bundle),
         operators,
         templates: Templates::new(bundle),
+        bodies: OnceCell::new(),
         findings: check_files(bundle),
     };
     let definition = checker.blueprint(tree);
@@ -72,8 +73,18 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
     findings.dedup();
     let definition = definition.filter(|_| !findings.iter().any(Finding::is_error));
     allowances::apply(&mut findings, bundle);
-    findings.truncate(MAX_FINDINGS);
+    bound(&mut findings);
     Checked { definition, findings }
+}
+
+/// Leaves out what is too much, errors last: without one, the blueprint would seem to be good.
+fn bound(findings: &mut Vec<Finding>) {
+    if findings.len() > MAX_FINDINGS {
+        findings.sort_by_key(|finding| finding.severity);
+        findings.truncate(MAX_FINDINGS);
+        findings.sort();
+        findings.last_mut().into_iter().for_each(Finding::and_more);
+    }
 }
 
 /// Returns the outline of the entry of a bundle.

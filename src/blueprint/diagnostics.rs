@@ -172,6 +172,7 @@ pub mod code {
         (UNKNOWN_GLOBAL, "a global that does not exist"),
         (BAD_ARGUMENT, "an argument that a call does not take"),
         (LOST_RESULT, "a flow without a result, or with more than one"),
+        (UNHANDLED_VALUE, "a value that no case handles"),
         (UNKNOWN_TOOL, "a tool that does not exist"),
         (TOOL_TWICE, "two tools of an agent have the same name"),
         (TOOLS_UNUSED, "tools or limits of a loop for an operator that is no model"),
@@ -308,6 +309,15 @@ impl Finding {
         self
     }
 
+    /// Adds to the hint that others are left out.
+    pub(super) fn and_more(&mut self) {
+        const MORE: &str = "not all findings are shown: mend these first";
+        self.hint = Some(match self.hint.take() {
+            Some(hint) => format!("{hint}; {MORE}"),
+            None => MORE.to_owned(),
+        });
+    }
+
     /// Returns true if the blueprint cannot run because of it.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
@@ -382,7 +392,10 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_unique_and_sorted() {
+    fn all_codes_are_in_the_table_unique_and_sorted() {
+        let lines = include_str!("diagnostics.rs").lines().map(str::trim_start);
+        let codes = lines.filter(|it| it.starts_with("pub const") && it.contains("MS-B"));
+        assert_eq!(codes.count(), code::ALL.len());
         assert!(code::ALL.windows(2).all(|pair| pair[0].0 < pair[1].0));
     }
 

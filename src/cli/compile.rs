@@ -91,15 +91,36 @@ pub fn is_path(word: &str) -> bool {
 /// # Errors
 /// A file that cannot be read, or is no part of a bundle.
 pub fn load(path: &Path) -> Result<Bundle, Stop> {
+    let main = main_of(path)?;
+    Bundle::load(&main).map_err(|error| {
+        let (shown, message) = (main.display().to_string(), error.to_string());
+        let is_named = message.contains(&format!("{shown:?}"));
+        Stop::new(Exit::Invalid, if is_named { message } else { format!("{shown}: {message}") })
+    })
+}
+
+/// The same, for a check: files that are no bundle are a finding.
+///
+/// # Errors
+/// A blueprint that is not there.
+pub fn read(path: &Path) -> Result<Result<Bundle, Found>, Stop> {
+    let main = main_of(path)?;
+    Ok(Bundle::load(&main).map_err(|error| {
+        let file = main.file_name().unwrap_or_default().to_string_lossy();
+        found(error.finding(&file))
+    }))
+}
+
+/// The main file of a blueprint.
+fn main_of(path: &Path) -> Result<PathBuf, Stop> {
     if !path.exists() {
         return Err(Stop::new(Exit::NotFound, format!("there is no {}", path.display()))
             .next("`moonswarm init` makes a blueprint to begin with"));
     }
-    let main = match path.is_dir() {
-        true => host::main_file(path).ok_or_else(|| no_main(path))?,
-        false => path.to_owned(),
-    };
-    Bundle::load(&main).map_err(|error| Stop::new(Exit::Invalid, error.to_string()))
+    match path.is_dir() {
+        true => host::main_file(path).ok_or_else(|| no_main(path)),
+        false => Ok(path.to_owned()),
+    }
 }
 
 /// A directory was named, and what to run of it is not clear.

@@ -87,8 +87,11 @@ fn pipes_and_devices_stop_no_command_that_reads_a_directory() {
     shell.write("bp/good.lua", GOOD);
     let done = shell.run(&["check", "bp"]);
     assert!(done.stderr.contains("good.lua: no findings"), "{}", done.stderr);
-    shell.run(&["check", "bp/pipe.lua"]).exits(3).says(&["it is not a file"]);
-    shell.run(&["check", "bp/huge.lua"]).exits(3).says(&["larger than 1 MiB"]);
+    for (file, part) in [("pipe.lua", "it is not a file"), ("huge.lua", "larger than 1 MiB")] {
+        let done = shell.run(&["check", &format!("bp/{file}")]).exits(3);
+        assert!(done.stdout.contains(part), "{done:?}");
+        shell.run(&["run", &format!("bp/{file}")]).exits(3).says(&[file, part]);
+    }
     fifo(&shell.path("agent.md"));
     let done = shell.run(&["agents", "import", "agent.md"]);
     assert!(done.code != 0 && done.stderr.contains("regular file"), "{done:?}");

@@ -152,3 +152,47 @@ fn braces_in_the_text_of_an_agent_stay_as_they_are() {
     assert_eq!(findings[0]["code"], "MS-B050");
     assert_eq!(findings[0]["file"], "agents/hr.md");
 }
+
+#[test]
+fn agents_with_labels_are_for_the_queue_that_is_named_or_else_for_the_one_that_exists() {
+    let shell = Shell::new();
+    shell.write("moonswarm.toml", "[operators.builds]\nkind = \"queue\"\n");
+    shell.write("in/a.md", "---\nname: a\nlabels:\n  gpu: \"true\"\n---\nA");
+    shell.write("in/b.md", "---\nname: b\n---\nB");
+    let import = |operator: &str, into: &str| {
+        let args = ["agents", "import", "in", "--operator", operator, "--into", into];
+        let done = shell.run(&args).ok();
+        (done, fs::read_to_string(shell.path(&format!("{into}.lua"))).unwrap())
+    };
+    let (_, list) = import("builds", "own");
+    assert_eq!(list.matches("operator = \"builds\"").count(), 2, "{list}");
+    let (done, list) = import("echo", "other");
+    for operator in ["queue", "echo"] {
+        assert!(list.contains(&format!("operator = \"{operator}\"")), "{list}");
+    }
+    done.says(&["1 with labels: for the operator `queue`"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_listed_and_what_is_there_already_stops_the_whole_import() {
+    let shell = Shell::new();
+    shell.write("in/a.md", "---\nname: a\n---\nA");
+    shell.write("in/b.md", b"\xff\xfe");
+    let done = shell.run(&["agents", "import", "in", "--into", "team.v2"]).ok();
+    done.says(&["1 taken in, 1 refused:", "b.md: cannot be read: it is not UTF-8 text"]);
+    shell.write(
+        "team.lua",
+        "local swarm = require(\"swarm\")\nreturn swarm.blueprint { name = \"team\", agents = require(\"./team.v2\"),\n\
+         flow = function(ctx, input) return ctx:run(\"a\", input) end }\n",
+    );
+    shell.run(&["check", "team.lua"]).ok().says(&["no findings"]);
+    shell.write("more/c.md", "---\nname: c\n---\nC");
+    let again = shell.run(&["agents", "import", "more", "--into", "team.v2"]).exits(6);
+    again.says(&["team.v2.lua is already there, and differs"]);
+    assert!(!shell.path("team.v2/c.md").exists(), "nothing is written");
+    for into in [".", "..", "team.lua"] {
+        let wrong = shell.run(&["agents", "import", "more", "--into", into]).exits(2);
+        wrong.says(&["names no directory", "--into agents"]);
+    }
+    assert!(!shell.path("c.md").exists(), "nothing is written");
+}

@@ -44,6 +44,8 @@ fn every_verb_that_shows_something_shows_it_as_json() {
     let wrote = shell.run(&["init", "other", "--json"]).ok().json();
     assert_eq!((&wrote["name"], &wrote["file"]), (&json!("other"), &json!("other.lua")));
     assert_eq!(wrote["test"], "other_test.lua");
+    let stubs = shell.run(&["init", "--stubs", "--json"]).ok().json();
+    assert!(stubs["stubs"].as_array().unwrap().contains(&json!(".luals/swarm.lua")), "{stubs}");
     let gallery = shell.run(&["init", "--list", "--json"]).ok().json();
     assert_eq!(gallery.as_array().unwrap().len(), 11);
 }

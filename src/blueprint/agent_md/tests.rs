@@ -40,6 +40,17 @@ fn lists_windows_newlines_and_a_byte_order_mark_are_read() {
 }
 
 #[test]
+fn blanks_behind_the_lines_around_the_frontmatter_do_not_matter() {
+    for (begin, end) in [("--- ", "---"), ("---\t ", "--- \t"), ("--- \r", "--- \r")] {
+        let text = format!("{begin}\nname: a\n{end}\nBody\n");
+        let file = parse("a.md", &text).unwrap();
+        assert_eq!(Value::Object(file.fields), json!({"name": "a", "system": "Body"}), "{text:?}");
+        assert_eq!(file.body_line, 4);
+    }
+    assert_eq!(findings("--- a\nname: a\n---\n").len(), 1);
+}
+
+#[test]
 fn keys_that_run_things_are_refused_and_unknown_ones_reported_together() {
     insta::assert_snapshot!(
         findings("---\nname: a\nhooks:\n  x: y\ntoolss: Read\nmcpServers: {}\n---\n").join("\n")

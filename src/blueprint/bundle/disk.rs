@@ -21,7 +21,7 @@ use crate::blueprint::{
     locate::{Outline, Target},
     regular::read_regular,
     template,
-    tokens::tokens,
+    tokens::{Token, tokens},
 };
 
 /// A random name of this process. Its id alone can be that of an earlier process.
@@ -157,7 +157,17 @@ impl Bundle {
 fn references(from: &str, text: &str) -> Vec<Vec<String>> {
     let single = |name: &str| relative(name).into_iter().collect::<Vec<_>>();
     if !is_lua(from) {
-        return template::includes(text).iter().map(|(_, name)| single(name)).collect();
+        let mut named = template::includes(text);
+        let mut started = Vec::new();
+        if from.ends_with(".json") {
+            // In a string, the quotes of a name are escaped.
+            let tokens = tokens(text);
+            let texts = tokens.iter().filter_map(Token::text);
+            named.extend(texts.flat_map(|text| template::includes(&text)));
+            started.extend(programs(text));
+        }
+        let named = named.into_iter().map(|(_, name)| name).chain(started);
+        return named.map(|name| single(&name)).collect();
     }
     let outline = Outline::of(text);
     let named = outline.references.iter().map(|reference| match reference.target {
@@ -168,7 +178,7 @@ fn references(from: &str, text: &str) -> Vec<Vec<String>> {
 }
 
 /// The files that commands run from the bundle: strings such as `{{ bundle }}/worker.py`.
-fn programs(text: &str) -> impl Iterator<Item = String> {
+pub(in crate::blueprint) fn programs(text: &str) -> impl Iterator<Item = String> {
     tokens(text).into_iter().filter_map(|token| {
         let text = token.text()?;
         let inside = text.trim_start().strip_prefix("{{")?.trim_start().strip_prefix("bundle")?;

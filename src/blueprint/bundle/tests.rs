@@ -149,6 +149,21 @@ return swarm.blueprint { agents = { a = swarm.agent_md("agents/a.md", { system =
 }
 
 #[test]
+fn a_flow_as_json_brings_its_programs_and_templates() {
+    let directory = directory(&[
+        (
+            "t.json",
+            r#"{"agents":{"p":{"command":["sh","{{ bundle }}/go.sh"],"prompt":"it's {% include \"a.md\" %}"}}}"#,
+        ),
+        ("go.sh", ""),
+        ("a.md", "{% include 'b.md' %}"),
+        ("b.md", ""),
+    ]);
+    let bundle = Bundle::load(&directory.path().join("t.json")).unwrap();
+    assert_eq!(paths(&bundle), ["a.md", "b.md", "go.sh", "t.json"]);
+}
+
+#[test]
 fn loading_never_leaves_the_directory() {
     let directory = directory(&[
         (

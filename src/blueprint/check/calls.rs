@@ -20,7 +20,7 @@ use crate::blueprint::{
 
 /// Findings in one file.
 const MOST: usize = 200;
-/// Locals of a file that a misspelt name is compared with.
+/// Locals of a file, and globals, that a misspelt name is compared with.
 const CANDIDATES: usize = 500;
 /// The depth to which tables of options are checked.
 const DEEPEST: usize = 4;
@@ -60,6 +60,7 @@ impl Checker<'_> {
                     self.second_result(source, names);
                 }
             }
+            let is_cut = found.len() > MOST;
             for wrong in found.into_iter().take(MOST) {
                 let code = match wrong.message.starts_with("there is no module") {
                     true => code::MISSING_FILE,
@@ -67,13 +68,26 @@ impl Checker<'_> {
                 };
                 self.report(source, wrong, code, true);
             }
+            if is_cut {
+                self.findings.last_mut().into_iter().for_each(Finding::and_more);
+            }
             let Some(names) = names.as_ref().filter(|_| whole) else { continue };
             let mut seen = BTreeSet::new();
-            for global in names.globals.iter().filter(|it| !set.contains(it.name)) {
+            let needed = names.globals.iter().filter(|it| it.needed).map(|it| it.name);
+            let needed: BTreeSet<_> = needed.collect();
+            let mut globals: Vec<_> =
+                names.globals.iter().filter(|it| !set.contains(it.name)).collect();
+            // What is left out are no errors, if there is anything else.
+            globals.sort_by_key(|it| !needed.contains(it.name));
+            for global in globals {
                 if seen.insert(global.name) && seen.len() <= MOST {
-                    let needed = names.globals.iter().any(|it| it.name == global.name && it.needed);
-                    self.report(source, unknown(global, names, &set), code::UNKNOWN_GLOBAL, needed);
+                    let wrong = unknown(global, names, &set);
+                    let is_needed = needed.contains(global.name);
+                    self.report(source, wrong, code::UNKNOWN_GLOBAL, is_needed);
                 }
+            }
+            if seen.len() > MOST {
+                self.findings.last_mut().into_iter().for_each(Finding::and_more);
             }
         }
     }
@@ -141,8 +155,10 @@ fn unknown(global: &Global<'_>, names: &Names<'_>, set: &BTreeSet<&str>) -> Wron
         _ if names.locals.contains(name) => {
             Some(format!("there is a local `{name}` elsewhere in the file; it does not hold here"))
         }
-        _ => did_you_mean(name, set.iter().chain(names.locals.iter().take(CANDIDATES)).copied())
-            .map(|likely| format!("did you mean `{likely}`?")),
+        _ => {
+            let known = [set, &names.locals].into_iter().flat_map(|it| it.iter().take(CANDIDATES));
+            did_you_mean(name, known.copied()).map(|likely| format!("did you mean `{likely}`?"))
+        }
     };
     Wrong { at: global.at, message: format!("unknown global `{name}`"), hint }
 }

@@ -1,5 +1,7 @@
 //! A check in progress: what is looked at, what may be asked about the host, and the findings.
 
+use std::{cell::OnceCell, collections::HashMap};
+
 use serde_json::Value;
 
 use crate::{
@@ -81,6 +83,8 @@ pub(super) struct Checker<'a> {
     pub outline: Outline,
     pub operators: &'a dyn Operators,
     pub templates: Templates,
+    /// The texts of agent files, each with its file and the line that it begins at.
+    pub bodies: OnceCell<HashMap<String, (String, u32)>>,
     pub findings: Vec<Finding>,
 }
 

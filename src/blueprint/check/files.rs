@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::prompts::{TemplatePlace, bad_template};
+use super::prompts::{TemplatePlace, bad_template, missing, missing_includes};
 use crate::blueprint::{
     agent_md,
-    bundle::Bundle,
-    diagnostics::{Finding, Position, code},
+    bundle::{self, Bundle},
+    diagnostics::{Finding, Position},
     locate::{Outline, Target},
-    template::{self, Templates},
+    template::Templates,
 };
 
 pub(super) fn is_lua(path: &str) -> bool {
@@ -22,13 +22,12 @@ pub fn check_files(bundle: &Bundle) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut agent_files = BTreeSet::new();
     let mut template_files = BTreeSet::new();
+    let mut programs = BTreeSet::new();
     for (path, text) in bundle.files() {
+        if is_lua(path) || path == bundle.entry() {
+            programs.extend(bundle::programs(text).filter_map(|name| bundle.resolve_file(&name)));
+        }
         if !is_lua(path) {
-            for (offset, name) in template::includes(text) {
-                if bundle.resolve_file(&name).is_none() {
-                    findings.push(missing(path, Position::of_offset(text, offset), &name));
-                }
-            }
             continue;
         }
         for reference in Outline::of(text).references {
@@ -50,6 +49,14 @@ pub fn check_files(bundle: &Bundle) -> Vec<Finding> {
             }
         }
     }
+    // A program is no template; the text of an agent file is looked at where an agent has it.
+    let is_other = |path: &str| agent_files.contains(path) || programs.contains(path);
+    for (path, text) in bundle.files().iter().filter(|(path, _)| !is_lua(path)) {
+        if is_other(path.as_str()) && !template_files.contains(path.as_str()) {
+            continue;
+        }
+        missing_includes(bundle, path, text, |at| Position::of_offset(text, at), &mut findings);
+    }
     for path in agent_files {
         if let Some(text) = bundle.file(path) {
             findings.extend(agent_md::read(path, text).1);
@@ -67,18 +74,4 @@ pub fn check_files(bundle: &Bundle) -> Vec<Finding> {
     findings.sort();
     findings.dedup();
     findings
-}
-
-fn missing(file: &str, at: Position, name: &str) -> Finding {
-    let finding = Finding::error(
-        file,
-        at,
-        code::MISSING_FILE,
-        format!("there is no file {name:?} in the bundle"),
-    );
-    if name.split('/').any(|part| part == "..") || name.starts_with('/') {
-        finding.hint("a bundle is what lies beside and below the blueprint; move the file there")
-    } else {
-        finding.hint("paths are relative: of modules to the file, of other files to the blueprint")
-    }
 }

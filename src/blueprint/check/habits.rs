@@ -3,6 +3,8 @@
 //!
 //! The check looks at tokens, and so at names as they are usually written: `ctx` is the flow's argument.
 
+use std::collections::{HashMap, HashSet};
+
 use super::{checker::Checker, files::is_lua};
 use crate::blueprint::{
     diagnostics::{Finding, Position, Severity, code, hint_for},
@@ -12,7 +14,7 @@ use crate::blueprint::{
     tokens::{Kind, Token, is_statement, tokens},
 };
 
-/// Findings in one file.
+/// Findings in one file, and errors beside as many others.
 const MOST: usize = 200;
 
 /// The functions that the sandbox lacks, because they differ in a replay.
@@ -35,10 +37,13 @@ impl Checker<'_> {
         for (path, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
             let tokens = tokens(text);
             let edition = self.edition;
-            let mut found = Look { path, edition, tokens: &tokens, found: Vec::new() };
+            let mut found = Look::new(path, edition, &tokens);
             found.all();
             found.durations();
-            found.found.truncate(MOST);
+            if found.is_cut {
+                let last = found.found.iter_mut().max_by_key(|it| (it.line, it.column));
+                last.into_iter().for_each(Finding::and_more);
+            }
             self.findings.append(&mut found.found);
         }
     }
@@ -46,7 +51,7 @@ impl Checker<'_> {
     /// Agents that nothing names: neither a call with their name, nor a text that could become one.
     pub(super) fn unused_agents(&mut self, names: &[&str], flow: Option<&serde_json::Value>) {
         let bundle = self.bundle;
-        let mut texts = Vec::new();
+        let mut texts = HashSet::new();
         for (_, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
             texts.extend(tokens(text).iter().filter_map(Token::text));
         }
@@ -70,7 +75,7 @@ impl Checker<'_> {
         if computed || misspelt || !literal {
             return;
         }
-        for name in names.iter().filter(|name| !texts.iter().any(|text| text == **name)) {
+        for name in names.iter().filter(|name| !texts.contains(**name)) {
             let at = crate::blueprint::locate::pointer("/agents", name);
             let finding = self
                 .at_key(&at, code::UNUSED_AGENT, format!("nothing runs the agent `{name}`"))
@@ -115,7 +120,30 @@ struct Look<'t, 's> {
     path: &'t str,
     edition: Edition,
     tokens: &'t [Token<'s>],
+    /// The last place of each name.
+    last: HashMap<&'s str, usize>,
+    /// The names behind `local` and `function`.
+    own: HashSet<&'s str>,
     found: Vec<Finding>,
+    /// True if findings are left out.
+    is_cut: bool,
+}
+
+impl<'t, 's> Look<'t, 's> {
+    fn new(path: &'t str, edition: Edition, tokens: &'t [Token<'s>]) -> Self {
+        let (mut last, mut own) = (HashMap::new(), HashSet::new());
+        let mut declares = false;
+        for (index, token) in tokens.iter().enumerate() {
+            if let Kind::Name(name) = token.kind {
+                last.insert(name, index);
+                if declares {
+                    own.insert(name);
+                }
+            }
+            declares = token.is_name("local") || token.is_name("function");
+        }
+        Self { path, edition, tokens, last, own, found: Vec::new(), is_cut: false }
+    }
 }
 
 impl Look<'_, '_> {
@@ -136,6 +164,10 @@ impl Look<'_, '_> {
 
     fn all(&mut self) {
         for index in 0..self.tokens.len() {
+            if self.found.len() >= 2 * MOST {
+                self.is_cut = true;
+                return;
+            }
             let Some(name) = self.name(index) else { continue };
             let field = index > 0 && (self.symbol(index - 1, ".") || self.symbol(index - 1, ":"));
             match name {
@@ -201,6 +233,11 @@ impl Look<'_, '_> {
         message: String,
         hint: Option<String>,
     ) {
+        let most = if severity == Severity::Error { 2 * MOST } else { MOST };
+        if self.found.len() >= most {
+            self.is_cut = true;
+            return;
+        }
         let at = self.at(index).map_or(Position::START, |token| token.at);
         let finding = Finding { severity, hint, ..Finding::error(self.path, at, code, message) };
         self.found.push(finding);
@@ -265,7 +302,7 @@ impl Look<'_, '_> {
             && self.name(index - 3) == Some("local")
             && let Some(name) = self.name(index - 2).map(str::to_owned)
         {
-            let used = (index..self.tokens.len()).any(|at| self.name(at) == Some(&name));
+            let used = self.last.get(name.as_str()).is_some_and(|last| *last >= index);
             if !used {
                 let message = format!("nobody waits for `{name}`, and nobody sees its error");
                 self.say(index - 2, Severity::Warning, code::NOT_AWAITED, message, hint);
@@ -334,10 +371,7 @@ impl Look<'_, '_> {
                 }
         });
         let Some((owner, _, instead)) = found else { return };
-        let own = (1..self.tokens.len()).any(|at| {
-            self.name(at) == Some(owner) && matches!(self.name(at - 1), Some("local" | "function"))
-        });
-        if own {
+        if self.own.contains(*owner) {
             return;
         }
         let shown = member.map_or_else(|| name.to_owned(), |member| format!("{name}.{member}"));

@@ -4,16 +4,17 @@
 //! says which further slots there can be. Without one any name may come with the input, and only
 //! the attributes of `run` are checked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
 use super::{checker::Checker, value::Table};
 use crate::blueprint::{
     agent_md,
+    bundle::Bundle,
     diagnostics::{Finding, Position, code, hint_for},
     locate::{Form, pointer},
-    template::{DIRECTIVE, FIXED_SLOTS, TemplateError},
+    template::{DIRECTIVE, FIXED_SLOTS, TemplateError, includes},
 };
 
 const RUN: &[&str] = &["id", "input"];
@@ -80,6 +81,10 @@ impl Checker<'_> {
         what: &str,
         known: &DefinedNames<'_>,
     ) {
+        if place.exact && place.file != self.bundle.entry() {
+            let at = |offset| place.of(template, offset);
+            missing_includes(self.bundle, &place.file, template, at, &mut self.findings);
+        }
         let names = match self.templates.required(template) {
             Ok(names) => names,
             Err(error) => {
@@ -101,14 +106,20 @@ impl Checker<'_> {
         }
     }
 
-    /// The agent file whose text this is.
-    fn agent_file_with(&self, text: &str) -> Option<(String, agent_md::AgentFile)> {
-        let files = self.bundle.files().iter().filter(|(path, _)| path.ends_with(".md"));
-        files.filter(|(_, whole)| whole.contains(text)).find_map(|(path, whole)| {
-            let (file, _) = agent_md::read(path, whole);
-            let is = file.fields.get("system").and_then(Value::as_str) == Some(text);
-            is.then(|| (path.clone(), file))
-        })
+    /// The agent file whose text this is, and the line that the text begins at.
+    fn agent_file_with(&self, text: &str) -> Option<&(String, u32)> {
+        let bodies = self.bodies.get_or_init(|| {
+            let files = self.bundle.files().iter().filter(|(path, _)| path.ends_with(".md"));
+            let mut bodies = HashMap::new();
+            for (path, whole) in files {
+                let (mut file, _) = agent_md::read(path, whole);
+                if let Some(Value::String(text)) = file.fields.remove("system") {
+                    bodies.entry(text).or_insert_with(|| (path.clone(), file.body_line));
+                }
+            }
+            bodies
+        });
+        bodies.get(text)
     }
 
     /// The place of a template's text.
@@ -131,10 +142,10 @@ impl Checker<'_> {
         }
         // Agents of a module are not written out in the main file: theirs is found by its text.
         if spot.is_none()
-            && let Some((path, file)) = self.agent_file_with(template)
+            && let Some((path, line)) = self.agent_file_with(template)
         {
-            let start = Position { line: file.body_line, column: 1 };
-            return TemplatePlace { file: path, start, exact: true };
+            let start = Position { line: *line, column: 1 };
+            return TemplatePlace { file: path.clone(), start, exact: true };
         }
         let file = self.bundle.entry().to_owned();
         match spot.map(|spot| &spot.form) {
@@ -180,6 +191,35 @@ pub(super) fn bad_template(
     let offset = error.offset.or_else(|| error.line.map(line_start)).unwrap_or(0);
     let message = format!("{what} does not parse: {}", error.message);
     Finding::error(&place.file, place.of(template, offset), code::BAD_TEMPLATE, message)
+}
+
+/// Adds the files that a template includes and that are not there, each at the place of its offset.
+pub(super) fn missing_includes(
+    bundle: &Bundle,
+    file: &str,
+    template: &str,
+    place: impl Fn(usize) -> Position,
+    findings: &mut Vec<Finding>,
+) {
+    for (offset, name) in includes(template) {
+        if bundle.resolve_file(&name).is_none() {
+            findings.push(missing(file, place(offset), &name));
+        }
+    }
+}
+
+pub(super) fn missing(file: &str, at: Position, name: &str) -> Finding {
+    let finding = Finding::error(
+        file,
+        at,
+        code::MISSING_FILE,
+        format!("there is no file {name:?} in the bundle"),
+    );
+    if name.split('/').any(|part| part == "..") || name.starts_with('/') {
+        finding.hint("a bundle is what lies beside and below the blueprint; move the file there")
+    } else {
+        finding.hint("paths are relative: of modules to the file, of other files to the blueprint")
+    }
 }
 
 /// Returns the offset of the first use of a name: a whole word inside of a tag.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     path::{Path, PathBuf},
 };
 
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     blueprint::{
-        Finding, MAX_FILE_BYTES,
+        Finding, MAX_FILE_BYTES, Operators as _,
         agent_md::{self, AgentFile, KeyReport, Standing},
         code, read_text,
     },
@@ -55,7 +56,7 @@ struct Import {
     /// Directory to write them to; NAME.lua beside it lists them for `require("./NAME")`
     #[arg(long, default_value = "agents")]
     into: PathBuf,
-    /// Operator of all imported agents
+    /// Operator of the imported agents; those with labels have `queue` if it is no queue
     #[arg(long, default_value = "main-ai")]
     operator: String,
     /// Prefix names that several agents share with the name of their directory
@@ -155,8 +156,17 @@ impl Import {
 
     /// Reads a file; gives the path back where it is no agent's.
     fn candidate(&self, path: PathBuf) -> Result<Result<Candidate, PathBuf>> {
-        let text = read_text(&path, MAX_FILE_BYTES as u64)
-            .with_context(|| format!("read {}", path.display()))?;
+        let text = match read_text(&path, MAX_FILE_BYTES as u64) {
+            Ok(text) => text,
+            // The others of a directory are taken in.
+            Err(error) if self.from.is_dir() => {
+                let name = plain_name(&path.file_stem().unwrap_or_default().to_string_lossy());
+                let file = AgentFile { fields: Map::new(), report: Vec::new(), body_line: 1 };
+                let problem = Some(format!("cannot be read: {error}"));
+                return Ok(Ok(Candidate { path, name, file, findings: Vec::new(), problem }));
+            }
+            Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+        };
         if self.from.is_dir() && !text.trim_start_matches('\u{feff}').starts_with("---") {
             return Ok(Err(path));
         }
@@ -215,15 +225,23 @@ impl Import {
     }
 
     fn write(&self, cx: &Context, good: &[(String, Map<String, Value>)]) -> Result<()> {
-        write_all(&self.into, good)?;
-        let list = self.into.with_extension("lua");
-        write_new(&list, &self.listing(good))?;
+        let list = self.list()?;
+        let is_queue = compile::known(&cx.config).kind(&self.operator) == Some("queue");
+        // Only a queue has workers with labels.
+        let queue = if is_queue { self.operator.as_str() } else { "queue" };
+        let mut files = texts(&self.into, good);
+        files.push((list.clone(), self.listing(good, queue)));
+        write_new(&files)?;
         cx.terminal.say(&format!(
             "wrote {} agent(s) to {} and {}",
             good.len(),
             self.into.display(),
             list.display()
         ));
+        let labeled = good.iter().filter(|(_, fields)| fields.contains_key("labels")).count();
+        if labeled > 0 && queue != self.operator {
+            cx.terminal.say(&format!("  {labeled} with labels: for the operator `{queue}`"));
+        }
         cx.terminal.say(&format!(
             "  next: `agents = require(\"./{}\")` in a blueprint beside it",
             self.into.file_name().unwrap_or_default().to_string_lossy()
@@ -231,8 +249,21 @@ impl Import {
         Ok(())
     }
 
+    /// The file of the module that lists them: NAME.lua beside the directory NAME.
+    fn list(&self) -> Result<PathBuf> {
+        let name = self.into.file_name().and_then(OsStr::to_str);
+        // `require` takes a name that ends so for that of the module itself.
+        match name.filter(|it| !it.ends_with(".lua") && !it.ends_with(".luau")) {
+            Some(name) => Ok(self.into.with_file_name(format!("{name}.lua"))),
+            None => {
+                let message = format!("--into {} names no directory", self.into.display());
+                Err(Stop::usage(message).next("name one, such as `--into agents`").into())
+            }
+        }
+    }
+
     /// The module that lists them.
-    fn listing(&self, agents: &[(String, Map<String, Value>)]) -> String {
+    fn listing(&self, agents: &[(String, Map<String, Value>)], queue: &str) -> String {
         let dir = self.into.file_name().unwrap_or_default().to_string_lossy();
         let mut out = String::from("local swarm = require(\"swarm\")\n\nreturn {\n");
         for (name, fields) in agents {
@@ -242,9 +273,8 @@ impl Import {
                 format!(", tools = {{ {} }}", tools.join(", "))
             });
             let binding = fields.get("worker").and_then(|it| it["subagent_type"].as_str());
-            // Only a queue has workers with labels.
             let operator = match fields.contains_key("labels") {
-                true => "queue",
+                true => queue,
                 false => self.operator.as_str(),
             };
             let worker = match operator {
@@ -274,7 +304,7 @@ fn export(cx: &Context, file: &Path, into: &Path) -> Result<Exit> {
         Stop::new(Exit::Invalid, format!("{shown} has errors"))
             .next(format!("moonswarm check {shown}"))
     })?;
-    write_all(into, &agents)?;
+    write_new(&texts(into, &agents))?;
     cx.terminal.say(&format!("wrote {} agent(s) to {}", agents.len(), into.display()));
     Ok(Exit::Ok)
 }
@@ -355,20 +385,41 @@ fn prefixed(from: &Path, path: &Path, name: &str) -> String {
     }
 }
 
-fn write_all(into: &Path, agents: &[(String, Map<String, Value>)]) -> Result<()> {
-    std::fs::create_dir_all(into).with_context(|| format!("make {}", into.display()))?;
-    for (name, fields) in agents {
+/// The files of agents, each with its text.
+fn texts(into: &Path, agents: &[(String, Map<String, Value>)]) -> Vec<(PathBuf, String)> {
+    let file = |(name, fields): &(String, Map<String, Value>)| {
         let mut fields = fields.clone();
         fields.insert("name".to_owned(), name.as_str().into());
-        write_new(&into.join(format!("{name}.md")), &agent_md::write(&fields))?;
+        (into.join(format!("{name}.md")), agent_md::write(&fields))
+    };
+    agents.iter().map(file).collect()
+}
+
+/// Writes files that are not there, or are there with the same text. If one is there with another
+/// text, none is written.
+pub(super) fn write_new(files: &[(PathBuf, String)]) -> Result<()> {
+    let mut texts = BTreeMap::new();
+    for (path, text) in files {
+        is_new(path, text)?;
+        if texts.insert(path, text).is_some_and(|other| other != text) {
+            let message = format!("two texts are for the one file {}", path.display());
+            return Err(Stop::new(Exit::Conflict, message).into());
+        }
+    }
+    for (path, text) in files {
+        if !is_new(path, text)? {
+            continue;
+        }
+        let dir = path.parent().unwrap_or(Path::new(""));
+        std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(())
 }
 
-/// Writes a file that is not there, or is there with the same text.
-pub(super) fn write_new(path: &Path, text: &str) -> Result<()> {
+fn is_new(path: &Path, text: &str) -> Result<bool> {
     if std::fs::read_to_string(path).is_ok_and(|was| was == text) {
-        return Ok(());
+        return Ok(false);
     }
     if path.exists() {
         let message = format!("{} is already there, and differs", path.display());
@@ -376,7 +427,7 @@ pub(super) fn write_new(path: &Path, text: &str) -> Result<()> {
             .next("name another directory with --into")
             .into());
     }
-    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    Ok(true)
 }
 
 /// A text as Lua writes it.
@@ -403,8 +454,9 @@ mod tests {
         let text = "---\nname: reviewer\ndescription: Use when: ready\ntools: Read, Agent(x)\n---\nYou review.";
         let fields = agent_md::parse("r.md", text).unwrap().fields;
         let agents = vec![("reviewer".to_owned(), fields.clone())];
-        write_all(&import.into, &agents).unwrap();
-        write_new(&dir.path().join("agents.lua"), &import.listing(&agents)).unwrap();
+        let mut files = texts(&import.into, &agents);
+        files.push((import.list().unwrap(), import.listing(&agents, "queue")));
+        write_new(&files).unwrap();
         let source = "local swarm = require(\"swarm\")\nreturn swarm.blueprint { name = \"t\", agents = require(\"./agents\"),\n \
                       flow = function(ctx) return ctx:run(\"reviewer\") end }";
         let path = dir.path().join("t.lua");
@@ -416,6 +468,10 @@ mod tests {
         assert_eq!(back[0].1["tools"], json!(["Read", "Agent(x)"]));
         assert_eq!(back[0].1["system"], "You review.");
         assert_eq!(back[0].1["description"], fields["description"]);
-        assert!(write_new(&dir.path().join("agents.lua"), "other").is_err());
+        let other = (dir.path().join("agents.lua"), "other".to_owned());
+        assert!(write_new(&[(dir.path().join("b.md"), String::new()), other]).is_err());
+        let twice = ["one", "two"].map(|text| (dir.path().join("b.md"), text.to_owned()));
+        assert!(write_new(&twice).is_err());
+        assert!(!dir.path().join("b.md").exists(), "nothing is written");
     }
 }

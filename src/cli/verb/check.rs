@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -14,12 +15,13 @@ use miette::{
 use serde_json::json;
 
 use crate::{
-    blueprint::code,
+    blueprint::{MAX_FILE_BYTES, code},
     cli::{
         compile::{self, Found, Severity},
         context::Context,
         exit::{Exit, Stop},
     },
+    door::percent_encoded,
     host,
     protocol::plain::{self, indented, one_line},
 };
@@ -79,7 +81,7 @@ impl Check {
         for path in &self.paths {
             // A directory that is no blueprint itself holds some.
             match path.is_dir() && host::main_file(path).is_none() {
-                true => paths.extend(host::blueprints_in(path)),
+                true => paths.extend(sources_in(path)),
                 false => paths.push(host::main_file(path).unwrap_or_else(|| path.clone())),
             }
         }
@@ -88,10 +90,14 @@ impl Check {
             return Err(stop.next("`moonswarm init` makes one to begin with").into());
         }
         for path in &paths {
-            let bundle = compile::load(path)?;
-            let compiled = compile::compile(&bundle, &cx.beside.config_of(path)?);
-            let mut findings: Vec<Found> =
-                compiled.findings.into_iter().chain(compiled.notes).collect();
+            let (bundle, mut findings) = match compile::read(path)? {
+                Ok(bundle) => {
+                    let compiled = compile::compile(&bundle, &cx.beside.config_of(path)?);
+                    let findings = compiled.findings.into_iter().chain(compiled.notes);
+                    (Some(bundle), findings.collect::<Vec<Found>>())
+                }
+                Err(found) => (None, vec![found]),
+            };
             compile::name_declarations(&mut findings, path);
             invalid |= findings.iter().any(|finding| {
                 finding.severity == Severity::Error
@@ -106,7 +112,7 @@ impl Check {
                 continue;
             }
             for finding in &findings {
-                let text = compile::text(&bundle, &finding.file);
+                let text = bundle.as_ref().and_then(|it| compile::text(it, &finding.file));
                 cx.terminal.print_painted(&render(finding, text, colors))?;
             }
             match findings.iter().filter(|it| it.severity != Severity::Note).count() {
@@ -127,6 +133,23 @@ impl Check {
         }
         Ok(if invalid { Exit::Invalid } else { Exit::Ok })
     }
+}
+
+/// Returns the blueprints in a directory, and the Lua files there that are too large to be read:
+/// nobody knows which of them are blueprints.
+fn sources_in(dir: &Path) -> Vec<PathBuf> {
+    let mut found = host::blueprints_in(dir);
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let sources = entries.map(|entry| entry.path()).filter(|path| {
+        path.extension().is_some_and(|it| it == "lua" || it == "luau")
+            // A link may lead anywhere.
+            && fs::symlink_metadata(path)
+                .is_ok_and(|it| it.is_file() && it.len() > MAX_FILE_BYTES as u64)
+    });
+    found.extend(sources);
+    found.sort();
+    found.dedup();
+    found
 }
 
 /// A finding with the path of its file from here, and of its bundle.
@@ -159,12 +182,13 @@ fn sarif(all: &[Placed<'_>]) -> serde_json::Value {
             Some(hint) => format!("{}. {hint}", finding.message),
             None => finding.message.clone(),
         };
+        let uri: Vec<_> = place.split('/').map(percent_encoded).collect();
         json!({
             "ruleId": finding.code,
             "level": finding.severity.as_str(),
             "message": {"text": text},
             "locations": [{"physicalLocation": {
-                "artifactLocation": {"uri": place.replace('\\', "/")},
+                "artifactLocation": {"uri": uri.join("/")},
                 "region": {"startLine": finding.line, "startColumn": finding.column},
             }}],
         })
@@ -230,7 +254,10 @@ fn render(finding: &Found, text: Option<&str>, colors: bool) -> String {
     };
     // What the report quotes is plain before it is painted; each character stays one.
     let Found { message, hint, file, .. } = finding;
-    let (message, file) = (indented(message, "  "), one_line(file));
+    let (mut message, file) = (indented(message, "  "), one_line(file));
+    if text.is_none() {
+        message = format!("{file}:{}:{}: {message}", finding.line, finding.column);
+    }
     let text = text.map(plain::columns);
     let mut shown = MietteDiagnostic::new(message).with_code(&finding.code).with_severity(severity);
     if let Some(hint) = hint {
@@ -299,7 +326,17 @@ mod tests {
             github(&place, &finding),
             "::error file=flows/review.lua,line=2,col=3,title=MS-B010::unknown key `agnts`, 50%25 sure%0Adid you mean `agents`?"
         );
-        let shown = sarif(&[(place, Path::new("flows/review.lua"), finding)]);
+        let other = beside(Path::new("my flows/a:b.lua"), "é#1%.lua");
+        let shown = sarif(&[
+            (place, Path::new("flows/review.lua"), finding.clone()),
+            (other, Path::new("my flows/a:b.lua"), finding),
+        ]);
+        let uri = |index: usize| {
+            let location = &shown["runs"][0]["results"][index]["locations"][0];
+            location["physicalLocation"]["artifactLocation"]["uri"].as_str()
+        };
+        assert_eq!(uri(0), Some("flows/review.lua"));
+        assert_eq!(uri(1), Some("my%20flows/%C3%A9%231%25.lua"));
         let result = &shown["runs"][0]["results"][0];
         assert_eq!(result["ruleId"], "MS-B010");
         assert_eq!(result["locations"][0]["physicalLocation"]["region"]["startLine"], 2);

@@ -170,17 +170,13 @@ impl ImportMse {
     }
 
     fn write(&self, cx: &Context, all: &[(PathBuf, Imported)]) -> Result<()> {
+        let mut files = Vec::new();
         for (_, imported) in all {
-            for (path, text) in &imported.files {
-                let path = self.into.join(path);
-                let dir = path.parent().unwrap_or(&self.into);
-                std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-                write_new(&path, text)?;
-            }
-            std::fs::create_dir_all(&self.into)
-                .with_context(|| format!("make {}", self.into.display()))?;
-            write_new(&self.file(imported), &imported.lua)?;
+            let own = imported.files.iter();
+            files.extend(own.map(|(path, text)| (self.into.join(path), text.clone())));
+            files.push((self.file(imported), imported.lua.clone()));
         }
+        write_new(&files)?;
         for (_, imported) in all {
             let (file, open) = (self.file(imported), imported.report.decide.len());
             match open {

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{
     blueprint::{
         gallery::{GALLERY, example},
-        stubs,
+        is_name, stubs,
     },
     cli::{
         context::Context,
@@ -49,7 +49,12 @@ impl Init {
             return list(cx);
         }
         if self.stubs {
-            for file in write_stubs(here)? {
+            let stubs = write_stubs(here)?;
+            if cx.terminal.json {
+                cx.terminal.print_json(&json!({"stubs": stubs}))?;
+                return Ok(Exit::Ok);
+            }
+            for file in stubs {
                 cx.terminal.say(&format!("wrote {file}"));
             }
             return Ok(Exit::Ok);
@@ -99,9 +104,9 @@ fn list(cx: &Context) -> Result<Exit> {
 /// Writes a blueprint and its test; gives their files.
 fn write(dir: &Path, name: &str, from: Option<&str>) -> Result<[String; 2]> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-    if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
+    if !is_name(name) || !name.chars().all(fits) {
         return Err(Stop::usage(format!("{name:?} cannot be a blueprint's name"))
-            .next("use lower-case letters, digits, - and _")
+            .next("use at most 64 lower-case letters, digits, - and _, a letter or digit first")
             .into());
     }
     let (source, test) = match from {
@@ -178,9 +183,11 @@ mod tests {
     #[test]
     fn a_name_that_would_leave_the_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["", "../x", "a/b", "-x", "Ü"] {
+        let long = "a".repeat(65);
+        for name in ["", "../x", "a/b", "-x", "_x", "Ü", &long] {
             assert!(write(dir.path(), name, None).is_err(), "{name}");
         }
+        assert!(write(dir.path(), &long[1..], None).is_ok());
     }
 
     #[test]

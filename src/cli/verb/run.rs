@@ -10,10 +10,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     cli::{
         changes::Changes,
+        client::Client,
         compile,
         connect::{Connection, Start},
         context::Context,
-        exit::{Exit, Stop},
+        exit::{Exit, Stop, judge},
         follow::{End, Follow},
         people,
         render::{elapsed, unix_ms},
@@ -134,9 +135,10 @@ impl Run {
                                     exit => last = Some(exit),
                                 },
                                 changed = changes.next() => {
-                                    let reason = json!({"reason": "its source changed"});
-                                    at.client.steer(id, "cancel", &reason).await?;
-                                    cx.terminal.say("changed: the run was canceled");
+                                    cx.terminal.say(match cancel_old(&at.client, id).await? {
+                                        true => "changed: the run was canceled",
+                                        false => "changed: the run has ended",
+                                    });
                                     if !changed { return Ok(last.unwrap_or(Exit::Ok)) }
                                     continue;
                                 }
@@ -287,6 +289,16 @@ impl Run {
     }
 }
 
+/// Cancels a run whose source changed; returns false if it ended by itself meanwhile.
+async fn cancel_old(client: &Client, run: RunId) -> Result<bool> {
+    let reason = json!({"reason": "its source changed"});
+    match client.steer(run, "cancel", &reason).await {
+        Ok(_) => Ok(true),
+        Err(error) if judge(&error).0 == Exit::Conflict => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Prints how a run ended: the output to stdout, a failure to stderr.
 fn finish(cx: &Context, run: &RunView) -> Result<Exit> {
     if cx.terminal.json {
@@ -385,4 +397,19 @@ async fn leave(cx: &Context, at: &Connection, run: RunId) -> Result<()> {
         cx.terminal.say("  `moonswarm serve` continues them");
     }
     at.serve_others(run, cx.terminal).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::fixture;
+
+    #[tokio::test]
+    async fn a_run_that_ended_as_its_file_changed_does_not_end_the_watch() {
+        let ended = json!({"code": "run_closed", "detail": "the run has ended"}).to_string();
+        let server = fixture::serve(vec![(409, ended), (403, "{}".to_owned())]).await;
+        let client = Client::new(&server.url, "t").unwrap();
+        assert!(!cancel_old(&client, fixture::run_id()).await.unwrap());
+        assert!(cancel_old(&client, fixture::run_id()).await.is_err());
+    }
 }

@@ -172,3 +172,69 @@ fn a_second_result_is_a_warning() {
     assert!(found[0].starts_with("a.lua:4:11: warning[MS-B087]"), "{found:?}");
     assert_eq!(in_flow(2, "local f = function() return 1, 2 end return f()", &[]), [""; 0]);
 }
+
+#[test]
+fn what_is_no_template_may_show_how_files_are_included() {
+    let source = "return swarm.blueprint { name = 'n', edition = 2, flow = f, agents = {\n\
+                  md = swarm.agent_md('b.md', { operator = 'echo' }),\n\
+                  run = { operator = 'process', command = { '{{ bundle }}/c.py' } } } }";
+    let text = "Write `{% include 'header.html' %}`.";
+    let body = format!("---\nname: b\n---\n{text}\n");
+    let found = |template: bool| {
+        let tree = json!({"name": "n", "edition": 2, "flow": function(), "agents": {
+            "md": {"operator": "echo", "system": text, "template": template},
+            "run": {"operator": "process", "command": ["{{ bundle }}/c.py"]}}});
+        places(source, &tree, &[("b.md", &body), ("c.py", text)])
+    };
+    assert_eq!(found(false), [""; 0]);
+    assert_eq!(found(true), ["b.md:4:8 MS-B003"]);
+}
+
+#[test]
+fn too_many_findings_say_so_and_hide_no_error() {
+    let tree = json!({"name": "n", "flow": function()});
+    let warnings = "os.a()\n".repeat(300);
+    let is_cut = |it: &Finding| it.hint.as_ref().is_some_and(|it| it.contains("not all findings"));
+    let errors = |found: &[Finding]| {
+        let errors = found.iter().filter(|it| it.is_error());
+        errors.map(|it| format!("{}:{} {}", it.file, it.line, it.code)).collect::<Vec<_>>()
+    };
+    let checked = check_with(&format!("{warnings}ctx:zz()\n"), &tree, &[]);
+    assert_eq!(errors(&checked.findings), ["a.lua:301 MS-B080"]);
+    let shown = checked.findings.iter().filter(|it| it.code == code::NOT_DETERMINISTIC);
+    assert_eq!((shown.count(), checked.findings.iter().filter(|it| is_cut(it)).count()), (200, 1));
+    assert_eq!(checked.definition, None);
+    // The same for all files together.
+    let names: Vec<_> = (0..6).map(|n| format!("b{n}.lua")).collect();
+    let mut files: Vec<_> = names.iter().map(|it| (it.as_str(), warnings.as_str())).collect();
+    files.push(("z.lua", "ctx:zz()\n"));
+    let checked = check_all("", &tree, &files);
+    assert_eq!((checked.findings.len(), checked.definition), (1_000, None));
+    assert_eq!(errors(&checked.findings), ["z.lua:1 MS-B080"]);
+    assert!(is_cut(checked.findings.last().unwrap()));
+    // One more than is shown is said as well; as many as are shown are all.
+    for (count, cut) in [(200, 0), (201, 1)] {
+        let found = check_with(&"os.a()\n".repeat(count), &tree, &[]).findings;
+        assert_eq!(found.iter().filter(|it| is_cut(it)).count(), cut, "{count}");
+    }
+}
+
+#[test]
+fn sources_full_of_mistakes_are_read_in_linear_time() {
+    let tree = json!({"name": "n", "flow": function()});
+    for piece in ["os.a()\n", "ctx:zz()\n"] {
+        let found = check_with(&piece.repeat(40_000), &tree, &[]).findings;
+        assert!(found.len() >= 200, "{piece}");
+    }
+    let mut spawned = String::new();
+    let mut globals = String::new();
+    for n in 0..30_000 {
+        spawned.push_str(&format!("local a{n} = ctx:spawn(f)\n"));
+        globals.push_str(&format!("known{n} = 1\n"));
+    }
+    assert!(check_with(&spawned, &tree, &[]).findings.len() >= 200);
+    for n in 0..200 {
+        globals.push_str(&format!("nowhere{n}.f()\n"));
+    }
+    assert!(check_all(&globals, &tree, &[]).findings.len() >= 200);
+}
