@@ -50,8 +50,14 @@ const WEBHOOKS: usize = 32;
 /// The maximum size of the file, in bytes.
 const LARGEST: u64 = 4 << 20;
 
+/// The maximum number of shards: each is a thread.
+const SHARDS: usize = 256;
+
 /// The default time for which a pull worker keeps a task without a heartbeat.
 pub const LEASE: Duration = Duration::from_secs(30);
+
+/// The longest lease: 100 years, so that a point in time plus a lease never overflows.
+const LONGEST_LEASE: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
@@ -83,6 +89,7 @@ pub struct Layer {
     /// A directory of blueprints to watch.
     pub blueprints: Option<PathBuf>,
     /// The number of shards; 0 for one per core.
+    #[serde(default, deserialize_with = "shards")]
     pub shards: Option<usize>,
     /// True if a daemon that died repeatedly at its start takes up its runs one at a time.
     pub safe_mode: Option<bool>,
@@ -93,7 +100,7 @@ pub struct Layer {
     #[serde(default, deserialize_with = "size")]
     pub run_memory: Option<u64>,
     /// The time for which a pull worker keeps a task without a heartbeat: `30s`.
-    #[serde(default, deserialize_with = "duration")]
+    #[serde(default, deserialize_with = "lease")]
     pub lease: Option<Duration>,
     /// The order in which others take over the tasks of a closed session: `["seat", "starter", "only"]`.
     pub fallback: Option<Vec<Fallback>>,
@@ -384,6 +391,39 @@ fn layer(item: Spanned<DeValue<'_>>) -> Result<middleware::Layer, Mistake> {
     middleware::Layer::new(name, settings).map_err(|error| mistake(at, error.to_string()))
 }
 
+/// Returns a number of shards that can be started.
+///
+/// # Errors
+/// Fails when there are too many.
+pub(crate) fn check_shards(shards: usize) -> Result<usize, String> {
+    match shards {
+        0..=SHARDS => Ok(shards),
+        _ => Err(format!("there are at most {SHARDS} shards; 0 means one per core")),
+    }
+}
+
+fn shards<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+    check_shards(usize::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+/// Returns a lease that can be given.
+///
+/// # Errors
+/// Fails when it is over before its worker has the task, or never.
+pub(crate) fn check_lease(lease: Duration) -> Result<Duration, String> {
+    if lease.as_millis() == 0 {
+        return Err("a lease of 0ms leaves no time at all; leave it out for the default".to_owned());
+    }
+    if lease > LONGEST_LEASE {
+        return Err("a lease has at most 100 years".to_owned());
+    }
+    Ok(lease)
+}
+
+fn lease<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    duration(from)?.map(check_lease).transpose().map_err(D::Error::custom)
+}
+
 /// Deserializes a duration in the notation of blueprints.
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(from)?;
@@ -559,6 +599,11 @@ mod tests {
         assert_eq!((config.shards, config.log_format), (3, LogFormat::Json));
         assert_eq!(config.lease, Duration::from_secs(2));
         assert!(parse("lease = \"soon\"").is_err());
+        let text = parse("shards = 3\nlease = \"0s\"").unwrap_err().to_string();
+        assert!(text.contains("m.toml:2:") && text.contains("no time at all"), "{text}");
+        let text = parse("lease = \"2s\"\nshards = 257").unwrap_err().to_string();
+        assert!(text.contains("m.toml:2:") && text.contains("at most 256 shards"), "{text}");
+        assert_eq!(parse("shards = 256").unwrap().shards, Some(256));
         assert_eq!(config.fallback, [Fallback::Only]);
         assert!(parse("fallback = [\"anybody\"]").is_err());
         assert_eq!(config.listen.to_string(), "127.0.0.1:7700");

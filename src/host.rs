@@ -82,7 +82,8 @@ pub struct HostConfig {
     pub lease: Duration,
     /// The number of shards; 0 for one per core.
     pub shards: usize,
-    /// The retention of ended runs.
+    /// The retention of ended runs. Without `recover`, the default stands for that of the last host
+    /// with `recover` in this directory.
     pub retention: Retention,
     /// The policy for effects that the host does not know.
     pub effects: CustomEffects,
@@ -216,7 +217,7 @@ impl Host {
     }
 
     async fn open_on(
-        config: HostConfig,
+        mut config: HostConfig,
         (store, upkeep): (Arc<dyn Store>, Arc<dyn Upkeep>),
         tasks: Tasks,
         joined: Option<&node::Joined>,
@@ -247,6 +248,8 @@ impl Host {
         let boot = boot::Boot::begin(&*store, upkeep.owner_died(), config.recover).await?;
         fault::point("host.boot_counted");
         let careful = config.safe_mode && boot.is_a_crash_loop();
+        let kept = boot::retention(&*store, config.retention, config.recover);
+        config.retention = Box::pin(kept).await?;
         let base = parts::EngineBase {
             store: Arc::clone(&store),
             clock: Clock::system_ahead(boot::clock_offset(&*store, &*upkeep)?),

@@ -81,7 +81,13 @@ struct Global {
     #[arg(long, global = true, value_enum, env = "MOONSWARM_LOG_FORMAT")]
     log_format: Option<LogFormat>,
     /// Number of shards; 0 means one per core
-    #[arg(long, global = true, hide_short_help = true, env = "MOONSWARM_SHARDS")]
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        env = "MOONSWARM_SHARDS",
+        value_parser = crate::cli::values::shards
+    )]
     shards: Option<usize>,
     /// After repeated crashes at startup, recover runs one at a time
     #[arg(

@@ -289,21 +289,31 @@ fn is_published(data: &Path, pid: &str) -> bool {
 }
 
 /// Opens the host of a daemon; waits for a data directory that another process is about to free.
+/// Returns `None` if `stop` ends that wait.
 ///
 /// # Errors
 /// Fails as [`Host::open`] does.
-pub async fn open_daemon(config: HostConfig, say: impl Fn(&str)) -> Result<Host> {
+pub async fn open_daemon(
+    config: HostConfig,
+    say: impl Fn(&str),
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Host>> {
     // A daemon at work is reported at once.
     let mut wait = DirectoryWait::new(1);
+    let mut stop = std::pin::pin!(stop);
     loop {
         let error = match Host::open(config.clone()).await {
-            Ok(host) => return Ok(host),
+            Ok(host) => return Ok(Some(host)),
             Err(error) => error,
         };
         let HostError::Store(StoreError::Owned { pid, .. }) = &error else {
             return Err(explain(&config.data, error));
         };
-        if !wait.permits(&config.data, pid, &say).await {
+        let is_permitted = tokio::select! {
+            () = &mut stop => return Ok(None),
+            is_permitted = wait.permits(&config.data, pid, &say) => is_permitted,
+        };
+        if !is_permitted {
             return Err(explain(&config.data, error));
         }
     }

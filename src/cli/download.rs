@@ -37,6 +37,11 @@ impl Download {
         if !force && to.exists() {
             return Err(exists(to));
         }
+        if to.is_dir() {
+            return Err(Stop::usage(format!("{} is a directory", to.display()))
+                .next("name a file in it")
+                .into());
+        }
         Ok(Self { to: to.to_owned(), draft: draft(to)?, force, mode: 0o600, as_before: None })
     }
 
@@ -111,8 +116,7 @@ impl Download {
             },
         };
         put.with_context(|| format!("write {}", self.to.display()))?;
-        let dir = self.to.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let dir = dir.unwrap_or(Path::new("."));
+        let dir = dir_of(&self.to);
         std::fs::File::open(dir)
             .and_then(|dir| dir.sync_all())
             .with_context(|| format!("sync {}", dir.display()))
@@ -126,9 +130,20 @@ impl Drop for Download {
     }
 }
 
-/// Returns the name of a file until it is whole.
+/// Returns the directory of a file.
+fn dir_of(to: &Path) -> &Path {
+    to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Returns the name of a file until it is whole; its directory must be there.
 fn draft(to: &Path) -> Result<PathBuf> {
     let name = to.file_name().with_context(|| format!("name a file in {}", to.display()))?;
+    let dir = dir_of(to);
+    if !dir.is_dir() {
+        let dir = dir.display();
+        let stop = Stop::usage(format!("there is no directory {dir}"));
+        return Err(stop.next(format!("`mkdir -p {dir}`; nothing was written")).into());
+    }
     let draft = format!(".{}.{}.partial", name.to_string_lossy(), std::process::id());
     Ok(to.with_file_name(draft))
 }
@@ -174,6 +189,15 @@ mod tests {
         assert!(fill(&to, true).await.is_err());
         assert_eq!(fs::read_to_string(&to).unwrap(), "before");
         assert_eq!(names(dir.path()), ["file"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_put_is_refused_before_anything_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |to: &Path| Download::new(to, true).err().unwrap().to_string();
+        assert!(refused(&dir.path().join("none/file")).contains("there is no directory"));
+        assert!(refused(dir.path()).contains("is a directory"));
+        assert_eq!(names(dir.path()), [""; 0]);
     }
 
     #[tokio::test]

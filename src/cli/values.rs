@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value};
 
 use super::exit::Stop;
-use crate::blueprint::did_you_mean;
+use crate::blueprint::{Schema, did_you_mean, old_form, parse_duration};
 
 /// The longest document that is read, in bytes.
 const LARGEST: u64 = 64 << 20;
@@ -65,7 +65,7 @@ fn text(from: impl Read) -> Result<String> {
 }
 
 /// Puts the pairs over the document. A value is JSON if it parses, else a string; where the schema
-/// asks for a string it is one.
+/// takes only the string it is one.
 ///
 /// # Errors
 /// Pairs over a document that is not an object, or that the schema does not have.
@@ -78,12 +78,13 @@ pub fn input(base: Option<Value>, pairs: &[Pair], schema: Option<&Value>) -> Res
         Some(Value::Object(object)) => object,
         Some(_) => return Err(Stop::usage("key=value needs an input that is an object")),
     };
+    let of_keys = schema.and_then(of_keys);
     for pair in pairs {
         if let Some(schema) = schema {
             known(schema, &pair.key)?;
         }
-        let wanted = schema.and_then(|schema| schema.get("properties")?.get(&pair.key));
-        object.insert(pair.key.clone(), coerce(&pair.value, wanted));
+        let is_text = schema.is_some_and(|it| it["properties"][&pair.key]["type"] == "string");
+        object.insert(pair.key.clone(), coerce(pair, of_keys.as_ref(), is_text));
     }
     Ok(Value::Object(object))
 }
@@ -108,36 +109,66 @@ fn known(schema: &Value, key: &str) -> Result<(), Stop> {
     })
 }
 
-fn coerce(text: &str, schema: Option<&Value>) -> Value {
-    let string = || Value::String(text.to_owned());
-    match serde_json::from_str::<Value>(text) {
-        Ok(value) if schema.is_none_or(|schema| allows(schema, &value)) => value,
-        Ok(_) | Err(_) => string(),
+/// Returns what a schema asks of each key by itself.
+fn of_keys(schema: &Value) -> Option<Schema> {
+    const PARTS: [&str; 6] = [
+        "$schema",
+        "$defs",
+        "definitions",
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+    ];
+    let mut schema = schema.clone();
+    schema.as_object_mut()?.retain(|keyword, _| PARTS.contains(&keyword.as_str()));
+    Schema::compile_value(schema, true).ok()
+}
+
+/// Returns the string if the schema takes it and not the value that it is as JSON. If it takes
+/// neither, the refusal is about the string where `is_text`.
+fn coerce(pair: &Pair, schema: Option<&Schema>, is_text: bool) -> Value {
+    let string = Value::String(pair.value.clone());
+    let Ok(value) = serde_json::from_str::<Value>(&pair.value) else { return string };
+    let takes = |value: &Value| {
+        let object = Value::Object(Map::from_iter([(pair.key.clone(), value.clone())]));
+        schema.is_some_and(|schema| schema.validate(&object).is_ok())
+    };
+    match !takes(&value) && (takes(&string) || (is_text && !value.is_string())) {
+        true => string,
+        false => value,
     }
 }
 
-/// Returns true if `type` or `enum` of a schema speak for the value as it is, rather than for a
-/// string.
-fn allows(schema: &Value, value: &Value) -> bool {
-    if let Some(values) = schema.get("enum").and_then(Value::as_array) {
-        return values.contains(value);
-    }
-    match schema.get("type") {
-        Some(Value::String(name)) => name != "string" || value.is_string(),
-        Some(Value::Array(names)) => names.iter().any(|name| name != "string") || value.is_string(),
-        Some(_) | None => true,
-    }
-}
-
-/// Reads a duration: `90s`, `20m`, `1h 30m`.
+/// Reads a duration as in blueprints, `90s`, `20m`, `2d`, or looser: `1h 30m`, `90 seconds`.
 ///
 /// # Errors
 /// Says what a duration looks like.
 pub fn duration(text: &str) -> Result<std::time::Duration, String> {
+    // A number without a unit is only read where old blueprints may have one.
+    if let (Ok(ms), None) = (parse_duration(text), old_form(text)) {
+        return Ok(std::time::Duration::from_millis(ms));
+    }
     let parsed: Option<jiff::SignedDuration> = text.parse().ok();
     parsed
         .and_then(|duration| std::time::Duration::try_from(duration).ok())
         .ok_or_else(|| format!("{text:?} is not a duration: expected `90s` or `20m`"))
+}
+
+/// Reads a number of shards.
+///
+/// # Errors
+/// Says how many there may be.
+pub fn shards(text: &str) -> Result<usize, String> {
+    let shards = text.parse::<usize>().map_err(|_| format!("{text:?} is not a number"))?;
+    crate::config::check_shards(shards)
+}
+
+/// Reads the lease of pull workers.
+///
+/// # Errors
+/// Says what a duration looks like, and which ones are no lease.
+pub fn lease(text: &str) -> Result<std::time::Duration, String> {
+    crate::config::check_lease(duration(text)?)
 }
 
 /// Reads a size in bytes.
@@ -184,12 +215,41 @@ mod tests {
             "n": {"type": "integer"},
             "mode": {"enum": ["1", "2"]},
             "maybe": {"type": ["string", "null"]},
+            "other": {"type": ["string", "null"]},
+            "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "any": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
         }});
-        let given = pairs(&["issue=17", "n=17", "mode=1", "maybe=null"]);
+        let given = ["issue=17", "n=17", "mode=1", "maybe=null", "other=17", "either=17", "any=17"];
         assert_eq!(
-            input(None, &given, Some(&schema)).unwrap(),
-            json!({"issue": "17", "n": 17, "mode": "1", "maybe": null})
+            input(None, &pairs(&given), Some(&schema)).unwrap(),
+            json!({"issue": "17", "n": 17, "mode": "1", "maybe": null, "other": "17", "either": "17",
+                "any": 17})
         );
+    }
+
+    #[test]
+    fn a_key_has_the_schema_that_the_whole_document_gives_it() {
+        let schema = json!({"type": "object", "required": ["name"],
+            "$defs": {"id": {"type": "string"}},
+            "properties": {
+                "ref": {"$ref": "#/$defs/id"},
+                "refs": {"type": "array", "items": {"$ref": "#/$defs/id"}},
+                "one": {"const": "1"},
+                "long": {"type": "string", "minLength": 3},
+                "on": {"type": "boolean"},
+            },
+            "patternProperties": {"^n_": {"type": "integer"}, "^s_": {"type": "string"}},
+            "additionalProperties": {"type": "string"}});
+        let given =
+            ["ref=1", "refs=[\"1\"]", "one=1", "long=17", "on=true", "n_a=1", "s_a=1", "rest=1"];
+        assert_eq!(
+            input(None, &pairs(&given), Some(&schema)).unwrap(),
+            json!({"ref": "1", "refs": ["1"], "one": "1", "long": "17", "on": true, "n_a": 1,
+                "s_a": "1", "rest": "1"})
+        );
+        let broken = json!({"properties": {"n": {"$ref": "#/nowhere"}, "s": {"type": "string"}}});
+        let value = input(None, &pairs(&["n=1", "s=1"]), Some(&broken)).unwrap();
+        assert_eq!(value, json!({"n": 1, "s": "1"}));
     }
 
     #[test]
@@ -200,7 +260,9 @@ mod tests {
         assert_eq!(next("woh=x"), "did you mean who=… ?");
         assert_eq!(next("something=x"), "it has: who");
         schema["additionalProperties"] = json!({"type": "string"});
-        assert_eq!(ask(&schema, "woh=1").unwrap(), json!({"woh": 1}));
+        assert_eq!(ask(&schema, "woh=1").unwrap(), json!({"woh": "1"}));
+        schema["patternProperties"] = json!({"^n": {"type": "integer"}});
+        assert_eq!(ask(&schema, "n1=1").unwrap(), json!({"n1": 1}));
         assert!(ask(&json!({"type": "object"}), "woh=1").is_ok());
     }
 
@@ -233,7 +295,26 @@ mod tests {
     fn durations_read_as_in_blueprints() {
         assert_eq!(duration("90s").unwrap().as_secs(), 90);
         assert_eq!(duration("1h30m").unwrap().as_secs(), 5400);
+        assert_eq!(duration("2d").unwrap().as_secs(), 172_800);
+        assert_eq!(duration("1h 30m").unwrap().as_secs(), 5400);
+        assert_eq!(duration("90 seconds").unwrap().as_secs(), 90);
+        assert!(duration("90").is_err());
         assert!(duration("soon").is_err());
         assert!(duration("-1s").is_err());
+    }
+
+    #[test]
+    fn shards_are_as_many_as_can_be_started() {
+        assert_eq!((shards("0"), shards("256")), (Ok(0), Ok(256)));
+        assert!(shards("257").unwrap_err().contains("at most 256"));
+        assert!(shards("many").unwrap_err().contains("not a number"));
+    }
+
+    #[test]
+    fn a_lease_has_time_and_ends() {
+        assert_eq!(lease("90s").unwrap().as_secs(), 90);
+        assert!(lease("0s").unwrap_err().contains("no time at all"));
+        // As a point in time, it would be beyond every clock.
+        assert!(lease("999999999h").unwrap_err().contains("100 years"));
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Config, Layer};
-use crate::engine::ConfigItem;
+use super::{Config, Layer, LogFormat};
+use crate::{engine::ConfigItem, session::Fallback};
 
 /// Returns every setting. What is in neither layer is a default.
 pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
@@ -35,6 +35,7 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         memory => config.memory,
         run_memory => config.run_memory,
         lease => format!("{}s", config.lease.as_secs_f64()),
+        fallback => config.fallback.iter().map(place).collect::<Vec<_>>(),
         connections => config.connections,
         hosts => config.hosts,
         origins => config.origins,
@@ -43,6 +44,10 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         people => config.people.is_some(),
         tls => config.tls.as_ref().map(|it| it.cert.display().to_string()),
         log => config.log,
+        log_format => match config.log_format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        },
         hide_data => !config.environments.show_data,
         watch => config.watch,
         // Where a secret is kept is nobody's business; its name is in every blueprint that uses it.
@@ -76,6 +81,14 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
     items
 }
 
+fn place(fallback: &Fallback) -> &'static str {
+    match fallback {
+        Fallback::Seat => "seat",
+        Fallback::Starter => "starter",
+        Fallback::Only => "only",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -84,7 +97,7 @@ mod tests {
 
     #[test]
     fn each_setting_has_its_origin_and_a_secret_is_a_name() {
-        let text = "shards = 3\n[retention]\nruns = 7\n[secrets]\nkey = { env = \"HIDDEN_PLACE\" }\n\
+        let text = "shards = 3\nfallback = [\"only\"]\nlog_format = \"json\"\n[retention]\nruns = 7\n[secrets]\nkey = { env = \"HIDDEN_PLACE\" }\n\
                     [cluster]\nlend = \"even\"\n\
                     [operators.hook]\nkind = \"http\"\nurl = \"https://a.example/x\"\nheaders = { Authorization = \"Bearer hush\" }";
         let file = Layer::parse(text, Path::new("m.toml")).unwrap();
@@ -97,6 +110,8 @@ mod tests {
         };
         assert_eq!(find("data"), (json!("here"), "flag"));
         assert_eq!(find("shards"), (json!(3), "file"));
+        assert_eq!(find("fallback"), (json!(["only"]), "file"));
+        assert_eq!(find("log_format"), (json!("json"), "file"));
         assert_eq!(find("retention.runs"), (json!(7), "file"));
         assert_eq!(find("retention.age").1, "default");
         assert_eq!(find("cluster.lend"), (json!("even"), "file"));

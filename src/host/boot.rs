@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::HostError;
 use crate::{
-    engine::{Engine, EngineError},
+    engine::{Engine, EngineError, Retention},
     store::{Store, StoreError, Upkeep, Write, commit},
     tasks::Tasks,
 };
@@ -23,6 +23,8 @@ const OFFSET: &str = "clock_offset_ms";
 /// The key of the offset between the clock of the store and the steady clock: the next host may have another
 /// machine, with another wall clock.
 const OF_STORE: &str = "clock_of_store_ms";
+/// The key of the retention of the last daemon: age, number, size.
+const RETENTION: &str = "retention";
 /// Differences between the clocks of two machines that are no step of either, in milliseconds.
 const SAME_MS: u64 = 1_000;
 
@@ -84,6 +86,35 @@ impl Boot {
 pub(super) async fn end_well(engine: &Engine) -> Result<(), EngineError> {
     engine.safe_mode().put_meta(STREAK, "0").await?;
     engine.safe_mode().forget_suspects().await
+}
+
+/// Returns the retention that holds for a host. That of a daemon is stored. A host for the time of
+/// one command does not read the daemon's configuration: its default stands for what the last
+/// daemon had.
+pub(super) async fn retention(
+    store: &dyn Store,
+    own: Retention,
+    is_daemon: bool,
+) -> Result<Retention, HostError> {
+    let kept = store.meta(RETENTION)?.and_then(|text| serde_json::from_str::<[u64; 3]>(&text).ok());
+    let kept = kept.map_or_else(Retention::default, |[age_ms, runs, bytes]| Retention {
+        age_ms,
+        runs,
+        bytes,
+    });
+    if !is_daemon {
+        return Ok(if own == Retention::default() { kept } else { own });
+    }
+    if own != kept {
+        let text = format!("[{},{},{}]", own.age_ms, own.runs, own.bytes);
+        match put_meta(store, RETENTION, text).await {
+            Err(error @ (StoreError::Full | StoreError::Locked)) => {
+                tracing::warn!(%error, "could not note the retention");
+            }
+            result => result?,
+        }
+    }
+    Ok(own)
 }
 
 /// Returns the offset between the wall clock and the steady clock, as of the last look of the

@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -17,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::HostError;
 use crate::{
-    blueprint::{Bundle, BundleError, Finding, MAX_FILE_BYTES, read_text},
+    blueprint::{Bundle, BundleError, Finding, MAX_FILE_BYTES, read_regular},
     engine::{BlueprintProblem, Engine, EngineError},
     tasks::Tasks,
 };
@@ -29,6 +30,12 @@ const SHORT: usize = 12;
 const MAIN: [&str; 2] = ["main.lua", "main.luau"];
 /// The time without changes before a directory is read again.
 const QUIET: Duration = Duration::from_millis(200);
+/// The maximum time between two looks: no system notifies of everything.
+const REST: Duration = Duration::from_secs(10);
+/// The share of the time that looks without a change take at most: one part in so many.
+const SHARE: u32 = 20;
+/// The time after which a directory that could not be read is looked for again.
+const LOST: Duration = Duration::from_secs(1);
 
 /// Directories below the watched one that are watched as well, and how deep they may be.
 const MOST_DIRS: usize = 2_000;
@@ -59,7 +66,10 @@ impl Watch {
         let (changed, mut changes) = mpsc::channel(1);
         let told = move |event: notify::Result<notify::Event>| {
             let matters = |event: &notify::Event| {
-                !event.kind.is_access() && event.paths.iter().any(|path| !is_hidden(path))
+                // Without a path, events were lost.
+                let is_theirs = |path: &PathBuf| !is_hidden(path);
+                !event.kind.is_access()
+                    && (event.paths.is_empty() || event.paths.iter().any(is_theirs))
             };
             if event.is_ok_and(|event| matters(&event)) {
                 // One change that waits stands for all.
@@ -80,6 +90,7 @@ impl Watch {
             tasks: tasks.clone(),
             watcher,
             watched,
+            is_lost: false,
             files: BTreeMap::new(),
             kept,
         };
@@ -87,18 +98,32 @@ impl Watch {
         let stopping = tasks.stopping().clone();
         let (stop, mut stopped) = oneshot::channel::<()>();
         tasks.spawn(async move {
+            let mut took = Duration::ZERO;
             loop {
                 tokio::select! {
                     () = stopping.cancelled() => return,
                     _ = &mut stopped => return,
-                    change = changes.recv() => if change.is_none() { return },
+                    change = changes.recv() => match change {
+                        Some(()) => tokio::time::sleep(QUIET).await,
+                        None => return,
+                    },
+                    () = tokio::time::sleep(rest(folder.is_lost, took)) => {}
                 }
-                tokio::time::sleep(QUIET).await;
                 while changes.try_recv().is_ok() {}
+                let began = tokio::time::Instant::now();
                 folder.look().await;
+                took = began.elapsed();
             }
         });
         Ok(Self { _stop: stop })
+    }
+}
+
+/// Returns the time without changes after which a directory is read again, if that took so long.
+fn rest(is_lost: bool, took: Duration) -> Duration {
+    match is_lost {
+        true => LOST,
+        false => REST.max(took.saturating_mul(SHARE)),
     }
 }
 
@@ -147,6 +172,8 @@ struct Folder {
     watcher: RecommendedWatcher,
     /// The directories that are watched.
     watched: HashSet<PathBuf>,
+    /// True while the directory cannot be read.
+    is_lost: bool,
     files: BTreeMap<PathBuf, Seen>,
     kept: WatchedNames,
 }
@@ -154,17 +181,31 @@ struct Folder {
 impl Folder {
     /// Takes over what is new or other than it was, and archives what is gone.
     async fn look(&mut self) {
-        let (within, own) = (self.dir.clone(), self.own.clone());
+        if !self.follow().await {
+            return;
+        }
+        let within = self.dir.clone();
         // A disk may be slow: the threads of the runtime do not wait for it.
         let look = self.tasks.spawn_blocking(move || {
-            let dirs = directories(&within, own.as_deref());
-            let Listed { files, refused } = list(&within);
+            let Listed { files, refused } = list(&within)?;
             let load = |path: PathBuf| (Bundle::load(&path), path);
-            (dirs, files.into_iter().map(load).collect::<Vec<_>>(), refused)
+            io::Result::Ok((files.into_iter().map(load).collect::<Vec<_>>(), refused))
         });
         // Only a host that stops does not look.
-        let Ok((dirs, mut bundles, refused)) = look.await else { return };
-        self.follow(dirs);
+        let Ok(looked) = look.await else { return };
+        let (mut bundles, refused) = match looked {
+            Ok(looked) => looked,
+            Err(error) => {
+                // A missing directory, such as a disk that is not mounted, does not mean that its
+                // files were removed.
+                if !std::mem::replace(&mut self.is_lost, true) {
+                    let dir = self.dir.display();
+                    tracing::warn!(%dir, %error, "cannot be read: its blueprints stay as they are");
+                }
+                return;
+            }
+        };
+        self.is_lost = false;
         self.files
             .retain(|path, _| bundles.iter().any(|(_, it)| it == path) || refused.contains(path));
         for path in refused {
@@ -191,18 +232,35 @@ impl Folder {
         self.engine.blueprints().set_blueprint_problems(problems.collect());
     }
 
-    /// Watches the directories that are there now, and no others.
-    fn follow(&mut self, dirs: HashSet<PathBuf>) {
-        for gone in self.watched.difference(&dirs) {
-            // One that is gone is not told of any more.
-            let _ = self.watcher.unwatch(gone);
-        }
-        for new in dirs.difference(&self.watched) {
-            if let Err(error) = self.watcher.watch(new, RecursiveMode::NonRecursive) {
-                tracing::warn!(dir = %new.display(), %error, "changes in it are not noticed");
+    /// Watches the directories that are there now, and no others, until nothing new appears: what
+    /// is read afterwards does not change unnoticed. Known ones are watched again, because another
+    /// one may have their path. Returns false if the host stops.
+    async fn follow(&mut self) -> bool {
+        let before = std::mem::take(&mut self.watched);
+        for round in 0..=DEEPEST {
+            let (within, own) = (self.dir.clone(), self.own.clone());
+            let look = self.tasks.spawn_blocking(move || directories(&within, own.as_deref()));
+            let Ok(dirs) = look.await else { return false };
+            if round == 0 {
+                for gone in before.difference(&dirs) {
+                    // One that is gone is not told of any more.
+                    let _ = self.watcher.unwatch(gone);
+                }
+            }
+            let new: Vec<_> = dirs.difference(&self.watched).cloned().collect();
+            if new.is_empty() {
+                break;
+            }
+            for dir in new {
+                if let Err(error) = self.watcher.watch(&dir, RecursiveMode::NonRecursive)
+                    && !before.contains(&dir)
+                {
+                    tracing::warn!(dir = %dir.display(), %error, "changes in it are noticed late");
+                }
+                self.watched.insert(dir);
             }
         }
-        self.watched = dirs;
+        true
     }
 
     /// Notes what is called like a blueprint and is not read.
@@ -412,14 +470,14 @@ struct Listed {
 
 /// The main files of the blueprints in a directory, sorted: regular files in it.
 pub fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
-    list(dir).files
+    list(dir).map(|listed| listed.files).unwrap_or_default()
 }
 
-fn list(dir: &Path) -> Listed {
+fn list(dir: &Path) -> io::Result<Listed> {
     let mut listed = Listed { files: Vec::new(), refused: Vec::new() };
-    let Ok(root) = std::fs::canonicalize(dir) else { return listed };
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
+    let root = std::fs::canonicalize(dir)?;
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
         let (path, is_main) = match path.is_dir() {
             true => (main_file(&path), true),
             false => (Some(path).filter(|path| is_source(path) || is_flow(path)), false),
@@ -433,7 +491,7 @@ fn list(dir: &Path) -> Listed {
         }
     }
     listed.files.sort();
-    listed
+    Ok(listed)
 }
 
 fn is_source(path: &Path) -> bool {
@@ -453,11 +511,18 @@ fn is_flow(path: &Path) -> bool {
 
 /// Returns true if a file declares a blueprint; others are modules that blueprints require.
 fn says_blueprint(path: &Path) -> bool {
-    let text = read_text(path, MAX_FILE_BYTES as u64);
-    text.is_ok_and(|text| {
-        let direct = [r#"require("swarm").blueprint"#, "require('swarm').blueprint"];
-        text.contains("swarm.blueprint") || direct.iter().any(|word| text.contains(word))
-    })
+    match read_regular(path, MAX_FILE_BYTES as u64) {
+        Ok(bytes) => {
+            // One that is not UTF-8 is not gone: it has an error.
+            let text = String::from_utf8_lossy(&bytes);
+            let direct = [r#"require("swarm").blueprint"#, "require('swarm').blueprint"];
+            text.contains("swarm.blueprint") || direct.iter().any(|word| text.contains(word))
+        }
+        // Nor is one that cannot be read now.
+        Err(error) => {
+            !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -483,15 +548,27 @@ mod tests {
     #[test]
     fn a_file_declares_a_blueprint_with_or_without_a_name_for_the_library() {
         let dir = tempfile::tempdir().unwrap();
-        for (text, is_one) in [
-            ("local swarm = require(\"swarm\")\nreturn swarm.blueprint {}", true),
-            ("return require(\"swarm\").blueprint {}", true),
-            ("return require('swarm').blueprint {}", true),
-            ("return { helper = 1 }", false),
-        ] {
+        let cases: [(&[u8], bool); 6] = [
+            (b"local swarm = require(\"swarm\")\nreturn swarm.blueprint {}", true),
+            (b"return require(\"swarm\").blueprint {}", true),
+            (b"return require('swarm').blueprint {}", true),
+            (b"-- caf\xe9\nreturn require(\"swarm\").blueprint {}", true),
+            (b"return { helper = 1 }", false),
+            (b"return { helper = \"\xe9\" }", false),
+        ];
+        for (text, is_one) in cases {
             let path = dir.path().join("x.lua");
             std::fs::write(&path, text).unwrap();
+            let text = text.escape_ascii();
             assert_eq!(says_blueprint(&path), is_one, "{text}");
         }
+    }
+
+    #[test]
+    fn looks_at_a_large_directory_are_rare() {
+        let seconds = Duration::from_secs;
+        assert_eq!(rest(false, Duration::from_millis(3)), REST);
+        assert_eq!(rest(false, seconds(2)), seconds(40));
+        assert_eq!(rest(true, seconds(2)), LOST);
     }
 }

@@ -7,7 +7,10 @@ use std::{
     process::Stdio,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{CWD, RenameFlags, renameat_with},
+    process::{Pid, Signal, kill_process},
+};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -350,6 +353,39 @@ async fn of_two_files_with_one_name_the_second_is_refused_until_the_first_is_gon
 }
 
 #[tokio::test]
+async fn a_directory_that_is_replaced_is_watched_and_one_that_is_missing_archives_nothing() {
+    let shell = Shell::new();
+    let write = |returns: &str| {
+        shell.write("blueprints/nested/main.lua", named("nested", returns));
+    };
+    write("\"first\"");
+    let daemon = daemon(&shell);
+    let run = || shell.run(&["run", "nested", "--data", "data"]);
+    let until = async |word: &str| {
+        eventually(word, async || {
+            let done = run();
+            when(done.stdout.trim() == word, format!("{done:?}"))
+        })
+        .await;
+    };
+    shell.write("fresh/main.lua", named("nested", "\"second\""));
+    let (fresh, served) = (shell.path("fresh"), shell.path("blueprints/nested"));
+    renameat_with(CWD, &fresh, CWD, &served, RenameFlags::EXCHANGE).unwrap();
+    until("second").await;
+    write("\"third\"");
+    until("third").await;
+    fs::rename(shell.path("blueprints"), shell.path("away")).unwrap();
+    until_log(&shell, "its blueprints stay as they are");
+    assert_eq!(run().ok().stdout.trim(), "third");
+    fs::rename(shell.path("away"), shell.path("blueprints")).unwrap();
+    write("\"fourth\"");
+    until("fourth").await;
+    let log = fs::read_to_string(shell.path("data.log")).unwrap();
+    assert!(!log.contains("its file is gone"), "{log}");
+    drop(daemon);
+}
+
+#[tokio::test]
 async fn a_removed_file_archives_its_name_and_keeps_its_runs() {
     let shell = Shell::new();
     shell.write("blueprints/gone.lua", named("gone", "1"));
@@ -399,6 +435,48 @@ fn check_denies_warnings_if_asked_and_a_comment_with_a_reason_allows_one() {
     assert!(denied.stdout.contains("an allowance has a reason"), "{denied:?}");
     shell.write("w.lua", source("  -- allow MS-B087: the second is for later"));
     shell.run(&["check", "w.lua", "--deny", "notes"]).ok().says(&["no findings"]);
+}
+
+#[test]
+fn files_that_are_no_bundle_are_a_finding_beside_those_of_other_blueprints() {
+    let shell = Shell::new();
+    let source = |file: &str| {
+        format!(
+            "local swarm = require(\"swarm\")\n\
+             return swarm.blueprint {{ name = \"n\", edition = 2, flow = require(\"./{file}\") }}\n"
+        )
+    };
+    shell.write("bp/a.lua", source("link"));
+    shell.write("bp/b.lua", source("flow"));
+    shell.write("bp/flow.lua", "return function(ctx, input) return input end\n");
+    std::os::unix::fs::symlink("/etc/hostname", shell.path("bp/link.lua")).unwrap();
+    let done = shell.run(&["check", "bp"]).exits(3);
+    assert!(done.stdout.contains("MS-B004") && done.stdout.contains("a.lua:1:1"), "{done:?}");
+    done.says(&["bp/a.lua: 1 finding(s)", "bp/b.lua: no findings"]);
+    let found = shell.run(&["check", "bp", "--json"]).exits(3).json();
+    assert_eq!((&found[0]["path"], &found[0]["file"]), (&json!("bp/a.lua"), &json!("a.lua")));
+    assert_eq!((&found[0]["code"], &found[1]), (&json!("MS-B004"), &Value::Null));
+    shell.run(&["run", "bp/a.lua"]).exits(3).says(&["bp/a.lua: ", "symbolic link"]);
+    // The name of the link ends like that of the file.
+    shell.write("a.lua", source("data"));
+    std::os::unix::fs::symlink("/etc/hostname", shell.path("data.lua")).unwrap();
+    shell.run(&["run", "a.lua"]).exits(3).says(&["a.lua: cannot add \"data.lua\""]);
+}
+
+#[test]
+fn a_directory_is_checked_with_blueprints_that_are_too_large_or_no_text() {
+    let shell = Shell::new();
+    shell.write("bp/a.lua", GREET);
+    shell.write("bp/large.lua", vec![b' '; (1 << 20) + 1]);
+    shell.write("bp/other.lua", b"return swarm.blueprint { -- \xff\n}");
+    shell.write("bp/module.luau", "return {}\n");
+    let done = shell.run(&["check", "bp"]).exits(3);
+    done.says(&["bp/a.lua: no findings", "bp/large.lua: 1 finding", "bp/other.lua: 1 finding"]);
+    let found = shell.run(&["check", "bp", "--json"]).exits(3).json();
+    let errors = found.as_array().unwrap().iter().filter(|it| it["severity"] == "error");
+    let codes: Vec<_> = errors.map(|it| (&it["path"], &it["code"])).collect();
+    let code = &json!("MS-B004");
+    assert_eq!(codes, [(&json!("bp/large.lua"), code), (&json!("bp/other.lua"), code)]);
 }
 
 /// The command of a language server, which `scripts/test.sh` installs below `target/tools/`.

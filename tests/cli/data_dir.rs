@@ -2,10 +2,12 @@
 
 use std::{
     fs::{self, File},
+    io::{BufRead as _, BufReader},
     os::unix::fs::PermissionsExt as _,
+    process::Stdio,
 };
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Daemon, Shell, repository};
 
@@ -53,6 +55,38 @@ fn a_directory_that_its_owner_is_about_to_free_is_waited_for() {
     serve.until("http://127.0.0.1:");
     serve.signal(Signal::TERM);
     serve.end().ok();
+}
+
+#[test]
+fn a_daemon_that_waits_for_its_directory_stops_when_it_is_told_to() {
+    let shell = Shell::new();
+    hello(&shell).ok();
+    let path = shell.path(".moonswarm/lock");
+    let held = File::options().write(true).open(&path).unwrap();
+    held.lock().unwrap();
+    fs::write(&path, std::process::id().to_string()).unwrap();
+    let mut serve = shell.start(&["serve", "--listen", "127.0.0.1:0"]);
+    serve.until("starts or stops: waiting for it");
+    serve.signal(Signal::TERM);
+    serve.end().ok();
+    drop(held);
+}
+
+#[test]
+fn a_daemon_whose_stdout_is_closed_serves_and_stops_in_order() {
+    let shell = Shell::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = shell.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+    let mut serve = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(serve.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("failed to print the address")));
+    shell.run(&["health"]).ok();
+    kill_process(Pid::from_child(&serve), Signal::TERM).unwrap();
+    assert!(lines.any(|line| line.contains("stopping")));
+    lines.for_each(drop);
+    assert_eq!(serve.wait().unwrap().code(), Some(0));
+    assert_eq!(fs::read_to_string(shell.path(".moonswarm/lock")).unwrap().trim(), "0");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{fs, io::ErrorKind, net::TcpListener, os::unix::fs::PermissionsExt as _};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -146,6 +147,11 @@ fn a_directory_without_a_daemon_is_backed_up_as_well() {
     assert_ne!(done.code, 0);
     assert!(!shell.path("elsewhere").exists());
     shell.run(&["restore", "nothing.db", "--data", "elsewhere"]).exits(4);
+    // A daemon with this configuration would not have the runs.
+    shell.write("moonswarm.toml", "store = \"postgres://me@127.0.0.1:1/db\"\n");
+    let refused = shell.run(&["restore", "copy.db", "--data", "elsewhere"]).exits(2);
+    refused.says(&["PostgreSQL", "--config", "moonswarm store copy"]);
+    assert!(!shell.path("elsewhere").exists());
 }
 
 const ASKS: &str = r#"
@@ -256,6 +262,30 @@ fn old_runs_go_by_policy_and_any_ended_run_by_hand() {
 }
 
 #[test]
+fn a_command_without_a_daemon_goes_by_the_retention_of_the_last_daemon() {
+    let shell = Shell::new();
+    let file = shell.write("hello.lua", HELLO);
+    for n in 0..3 {
+        shell.run(&["run", file.to_str().unwrap(), &format!("n={n}")]).ok();
+    }
+    let serve = |config: &[&str]| {
+        let mut daemon = shell.start(&[config, &["serve", "--listen", "127.0.0.1:0"]].concat());
+        daemon.until("http://127.0.0.1:");
+        daemon.signal(Signal::TERM);
+        daemon.end().ok();
+    };
+    let would_go = || shell.run(&["gc", "--dry-run", "--json"]).ok().json()["runs"].clone();
+    shell.write("etc/moonswarm.toml", "[retention]\nruns = 1\n");
+    serve(&["--config", "etc/moonswarm.toml"]);
+    assert_eq!(would_go(), json!(2));
+    let own = shell.write("moonswarm.toml", "[retention]\nruns = 2\n");
+    assert_eq!(would_go(), json!(1), "its own configuration has another one");
+    fs::remove_file(own).unwrap();
+    serve(&[]);
+    assert_eq!(would_go(), json!(0));
+}
+
+#[test]
 fn a_text_is_erased_after_a_look_and_backups_say_what_they_hold() {
     let shell = Shell::new();
     let file = shell.write("hello.lua", HELLO);
@@ -288,6 +318,11 @@ fn a_text_is_erased_after_a_look_and_backups_say_what_they_hold() {
     let nobody = shell.run(&["erase", "--subject", "nobody", "--yes"]).ok();
     nobody.says(&["nothing of the subject nobody is stored", "tokens"]);
     shell.run(&["erase", "--match", "abc"]).exits(2).says(&["4 to 1024 bytes"]);
+    // Its first 1,026 bytes are a text that could be erased.
+    let long = shell.write("long", format!("{}\r\nzacharias", "x".repeat(1_024)));
+    let mut command = shell.command(&["erase", "--match", "-"]);
+    let done = Done::from(command.stdin(fs::File::open(long).unwrap()).output().unwrap());
+    done.exits(2).says(&["more than 1024 bytes"]);
 }
 
 #[test]

@@ -24,7 +24,7 @@ const SHOWN: usize = 20;
 /// The places that an erasure looks through.
 const PLACES: &str = "runs and their directories, sources, state, links, values of layers, \
                       answers, sessions, tokens and statistics";
-/// The maximum number of bytes of a text that is read from stdin.
+/// The maximum number of bytes of a text that is read from stdin, with the end of its line.
 const TEXT: u64 = 1_026;
 
 /// Erase everything of a person, of runs, or that contains a text
@@ -102,11 +102,15 @@ impl Erase {
         if self.text.as_deref() != Some("-") {
             return Ok(self.text.clone());
         }
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         std::io::stdin()
-            .take(TEXT)
-            .read_to_string(&mut text)
+            .take(TEXT + 1)
+            .read_to_end(&mut bytes)
             .context("read the text from stdin")?;
+        if bytes.len() as u64 > TEXT {
+            return Err(Stop::usage("the text on stdin has more than 1024 bytes").into());
+        }
+        let text = String::from_utf8(bytes).context("read the text from stdin")?;
         Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
     }
 

@@ -27,11 +27,19 @@ impl Restore {
     /// Runs the command.
     ///
     /// # Errors
-    /// A directory that is in use or not empty, a file that is no whole backup.
+    /// A directory that is in use or not empty, a file that is no whole backup, a configuration
+    /// with another database.
     pub fn execute(&self, cx: &Context) -> Result<Exit> {
         if cx.target.server.is_some() {
             let message = "restore makes a data directory on this machine";
             return Err(Stop::usage(message).next("drop --server, name it with --data DIR").into());
+        }
+        if cx.config.store.is_some() {
+            let message = "restore makes a directory with a SQLite database, and the configuration \
+                           has `store`, a PostgreSQL database";
+            let next = "name a configuration without `store` with --config; `moonswarm store copy \
+                        --to postgres` then copies the runs into the other database";
+            return Err(Stop::usage(message).next(next).into());
         }
         if !self.file.is_file() {
             let message = format!("there is no file {}", self.file.display());

@@ -56,7 +56,7 @@ pub struct Serve {
     #[arg(long, value_name = "DIR", env = "MOONSWARM_BLUEPRINTS")]
     pub blueprints: Option<PathBuf>,
     /// The time that a pull worker keeps a task without a heartbeat [default: 30s]
-    #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::duration)]
+    #[arg(long, value_name = "DURATION", env = "MOONSWARM_LEASE", value_parser = crate::cli::values::lease)]
     pub lease: Option<Duration>,
     /// Memory limit for all runs together [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", env = "MOONSWARM_MEMORY", value_parser = crate::cli::values::size)]
@@ -147,10 +147,11 @@ impl Serve {
             return Box::pin(self.execute_node(cx, config, served.as_deref(), (stop, manager)))
                 .await;
         }
-        let host = open_daemon(config, |line| say(cx, line)).await?;
+        let opened = open_daemon(config, |line| say(cx, line), stop.next()).await?;
+        let Some(host) = opened else { return Ok(Exit::Ok) };
         let about =
             Greeting { url: host.url(), metrics: host.metrics_at(), served: served.as_deref() };
-        self.greet(cx, &about, host.migrated())?;
+        self.greet(cx, &about, host.migrated());
         manager.ready(host.url());
         let lost = tokio::select! {
             () = stop.next() => None,
@@ -185,9 +186,7 @@ impl Serve {
         let stopping = CancellationToken::new();
         let ready = |node: &Node| {
             let about = Greeting { url: node.url(), metrics: node.metrics_at(), served };
-            if let Err(error) = self.greet(cx, &about, None) {
-                tracing::warn!(%error, "failed to print the address");
-            }
+            self.greet(cx, &about, None);
             manager.ready(node.url());
         };
         let run = node.run(stopping.cancelled(), self.grace, ready);
@@ -209,7 +208,19 @@ impl Serve {
         Ok(Exit::Ok)
     }
 
-    fn greet(&self, cx: &Context, about: &Greeting<'_>, migrated: Option<Migrated>) -> Result<()> {
+    /// Prints the address. A closed stdout stops no daemon: its runs need none.
+    fn greet(&self, cx: &Context, about: &Greeting<'_>, migrated: Option<Migrated>) {
+        if let Err(error) = self.try_to_greet(cx, about, migrated) {
+            tracing::warn!(%error, "failed to print the address");
+        }
+    }
+
+    fn try_to_greet(
+        &self,
+        cx: &Context,
+        about: &Greeting<'_>,
+        migrated: Option<Migrated>,
+    ) -> Result<()> {
         let &Greeting { url, metrics, served } = about;
         let data = cx.config.data.canonicalize().context("find the data directory")?;
         let token = data.join("admin.token");
