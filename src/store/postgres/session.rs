@@ -177,8 +177,8 @@ impl Session {
         let statements =
             calls.iter().map(|call| self.prepare(call.sql)).collect::<Result<Vec<_>, _>>()?;
         let client = &self.client;
-        type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + 'a>>;
-        let mut sent: Vec<Sent<'_>> = Vec::with_capacity(calls.len() + 2);
+        let mut sent: Vec<Sent<'_, Vec<Row>, tokio_postgres::Error>> =
+            Vec::with_capacity(calls.len() + 2);
         if let Some(before) = before {
             sent.push(Box::pin(text(client, before)));
         }
@@ -192,33 +192,7 @@ impl Session {
             sent.push(Box::pin(text(client, last)));
         }
         let answers = Answers::default();
-        let sending = async {
-            // A statement is sent when its future is first polled: in order, each once.
-            let mut done: Vec<Option<Result<Vec<Row>, tokio_postgres::Error>>> = Vec::new();
-            for future in &mut sent {
-                let begun = poll_fn(|context| Poll::Ready(first(future, context))).await;
-                // One that could not be sent: what follows, and above all a COMMIT, must not be either.
-                if let Some(Err(error)) = begun {
-                    return Err(error);
-                }
-                done.push(begun);
-            }
-            let mut rows = Vec::with_capacity(sent.len());
-            let mut failure = None;
-            for (future, done) in sent.into_iter().zip(done) {
-                let result = match done {
-                    Some(result) => result,
-                    None => future.await,
-                };
-                answers.count();
-                match result {
-                    Ok(found) => rows.push(found),
-                    // What follows only says that the transaction has failed.
-                    Err(error) => failure = failure.or(Some(error)),
-                }
-            }
-            failure.map_or(Ok(rows), Err)
-        };
+        let sending = exchange(sent, &answers);
         // The server ends a statement that takes too long. All of them together may take longer: given
         // up then, they would be sent again and again.
         let rows = wait_for_each(&self.runtime, self.patience, &answers, sending)?;
@@ -253,6 +227,39 @@ impl Session {
     ) -> Result<T, Failed> {
         wait(&self.runtime, self.patience, future)?.map_err(Failed::Database)
     }
+}
+
+/// A statement with its answer. It is sent when it is first polled.
+type Sent<'a, T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + 'a>>;
+
+/// Sends statements in their order, each once, and waits for their answers. Returns the first failure: what
+/// follows only says that the transaction has failed.
+async fn exchange<T, E>(mut sent: Vec<Sent<'_, T, E>>, answers: &Answers) -> Result<Vec<T>, E> {
+    let mut done = Vec::with_capacity(sent.len());
+    for future in &mut sent {
+        let begun = poll_fn(|context| Poll::Ready(first(future, context))).await;
+        // It could not be sent, or its answer is there already: what follows, and above all a COMMIT, must not
+        // be sent. What was sent before it may have failed first.
+        let has_failed = matches!(begun, Some(Err(_)));
+        done.push(begun);
+        if has_failed {
+            break;
+        }
+    }
+    let mut found = Vec::with_capacity(sent.len());
+    let mut failure = None;
+    for (future, done) in sent.into_iter().zip(done) {
+        let result = match done {
+            Some(result) => result,
+            None => future.await,
+        };
+        answers.count();
+        match result {
+            Ok(rows) => found.push(rows),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    failure.map_or(Ok(found), Err)
 }
 
 async fn text(client: &Client, sql: &str) -> Result<Vec<Row>, tokio_postgres::Error> {
@@ -331,5 +338,47 @@ impl Drop for Session {
     fn drop(&mut self) {
         // Its statements are closed with the connection, not one by one.
         self.prepared.get_mut().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+
+    fn now<'a>(answer: Result<u8, &'a str>) -> Sent<'a, u8, &'a str> {
+        Box::pin(ready(answer))
+    }
+
+    fn later<'a>(answer: Result<u8, &'a str>) -> Sent<'a, u8, &'a str> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            answer
+        })
+    }
+
+    #[tokio::test]
+    async fn the_first_failure_is_returned_whichever_answer_is_seen_first() {
+        let answers = Answers::default();
+        let all = vec![later(Ok(1)), later(Err("taken")), now(Err("aborted"))];
+        assert_eq!(exchange(all, &answers).await, Err("taken"));
+        assert_eq!(answers.0.get(), 3);
+        let all = vec![later(Err("taken")), later(Err("aborted")), now(Ok(1))];
+        assert_eq!(exchange(all, &answers).await, Err("taken"));
+        let all = vec![later(Ok(1)), now(Ok(2)), later(Ok(3))];
+        assert_eq!(exchange(all, &answers).await, Ok(vec![1, 2, 3]));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_after_a_failure_that_is_known() {
+        let is_sent = Cell::new(false);
+        let commit = Box::pin(async {
+            is_sent.set(true);
+            Ok(3)
+        });
+        let all: Vec<Sent<'_, u8, _>> = vec![later(Ok(1)), now(Err("closed")), commit];
+        assert_eq!(exchange(all, &Answers::default()).await, Err("closed"));
+        assert!(!is_sent.get());
     }
 }
