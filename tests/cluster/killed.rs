@@ -30,7 +30,7 @@ async fn whichever_of_three_nodes_is_killed_nothing_is_lost_and_the_others_go_on
     let mut pauses = Vec::new();
     for round in 0..long.unwrap_or(2) {
         load.goes_on(20).await;
-        let driver = cluster.driver();
+        let driver = cluster.driver().await;
         // Three times of four it is the one that has the runs.
         let drives = round == 0 || dice.roll(4) > 0;
         let at = nodes.iter().position(|(name, _)| (*name == driver) == drives).unwrap();

@@ -121,11 +121,14 @@ impl Cluster {
         rows.lines().map(str::to_owned).collect()
     }
 
-    /// Returns the name of the node that has the runs.
-    fn driver(&self) -> String {
-        let states = self.states();
-        let driver = states.iter().find_map(|it| it.strip_suffix(" up"));
-        driver.unwrap_or_else(|| panic!("{states:?}")).to_owned()
+    /// Returns the name of the node that has the runs, as soon as one has them.
+    async fn driver(&self) -> String {
+        eventually("a node drives", async || {
+            let states = self.states();
+            let driver = states.iter().find_map(|it| it.strip_suffix(" up")).map(str::to_owned);
+            driver.ok_or_else(|| states.join(", "))
+        })
+        .await
     }
 
     async fn becomes(&self, states: &[&str]) {

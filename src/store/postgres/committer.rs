@@ -180,7 +180,6 @@ impl Committer {
                             continue;
                         }
                         if breaks >= BREAKS {
-                            self.common.wrote(self.lane);
                             return self.one_by_one(group, unwritable());
                         }
                     }
@@ -228,6 +227,8 @@ impl Committer {
     /// `error`.
     fn one_by_one(&mut self, group: &[&Batch], error: StoreError) -> GroupResult {
         if let [_] = group {
+            // A refusal is an answer too: what this lane waited for is over.
+            self.common.wrote(self.lane);
             return Ok(vec![Err(error)]);
         }
         // What was committed stays so if the host is ended before the rest.
@@ -368,13 +369,25 @@ impl Committer {
             return Ok(());
         }
         fault::point("store.checkpoint");
-        let released = match (self.common.lost(), &self.session) {
-            (Some(_), _) => Ok(()),
-            (None, Some(session)) => owner::release(session, self.lane.node),
-            (None, None) => Err(Failed::Silent),
+        let released = match self.common.lost() {
+            Some(_) => Ok(()),
+            None => self.release(),
         };
         fault::point("store.checkpointed");
         released.map_err(|error| error.into_error("give the database up"))
+    }
+
+    /// Gives the database up; over a new connection if the one that is there broke while it was
+    /// idle.
+    fn release(&self) -> Result<(), Failed> {
+        if let Some(session) = &self.session {
+            match owner::release(session, self.lane.node) {
+                // A call that was silent once may not take as long again.
+                Err(error) if error.ends_connection() && !matches!(error, Failed::Silent) => {}
+                result => return result,
+            }
+        }
+        owner::release(&self.wire.lane(&self.lane.name())?, self.lane.node)
     }
 }
 

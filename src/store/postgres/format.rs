@@ -207,7 +207,8 @@ pub fn found(session: &Session, address: &DatabaseAddress) -> Result<Option<Foun
 }
 
 fn create(session: &Session) -> Result<(), Failed> {
-    session.batch("BEGIN")?;
+    // Another host that makes them at the same time may take longer than a lock of a commit.
+    session.batch("BEGIN; SET LOCAL lock_timeout = '20s'")?;
     lay_out(session)?;
     session.batch("COMMIT")
 }

@@ -171,17 +171,19 @@ impl Wire {
         // Each has a time of its own: one that is off, or hangs, must not take that of the others.
         let share = u32::try_from(hosts.len()).unwrap_or(u32::MAX).max(1);
         let in_time = (CONNECT / share).min(patience);
-        let mut failure = Failed::Silent;
+        let mut failure = None;
         for place in (0..hosts.len()).map(|place| (known + place) % hosts.len()) {
             match self.connect_to(&hosts[place], name, in_time, patience) {
                 Ok(session) => {
                     self.0.known.store(place, Ordering::Relaxed);
                     return Ok(session);
                 }
-                Err(error) => failure = error,
+                // That one of them is a standby is not why the primary cannot be reached.
+                Err(error) if failure.is_some() && error.is_read_only() => {}
+                Err(error) => failure = Some(error),
             }
         }
-        Err(failure)
+        Err(failure.unwrap_or(Failed::Silent))
     }
 
     fn connect_to(

@@ -100,6 +100,45 @@ fn in_an_outage_that_breaks_many_connections_nothing_is_refused() {
 }
 
 #[test]
+fn a_batch_that_is_refused_after_an_outage_does_not_leave_the_host_waiting() {
+    let Some(home) = Home::new() else { return };
+    let store = home.open();
+    // The first connection breaks over it, the next one refuses it. A number is taken for good.
+    home.database.sql(
+        "CREATE SEQUENCE moonswarm.tried;
+         CREATE FUNCTION moonswarm.fails() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN
+                 IF nextval('moonswarm.tried') > 1 THEN
+                     RAISE EXCEPTION 'refused';
+                 END IF;
+                 PERFORM pg_terminate_backend(pg_backend_pid());
+                 RETURN NEW;
+             END $$;
+         CREATE TRIGGER fails BEFORE INSERT ON moonswarm.kept FOR EACH ROW
+             EXECUTE FUNCTION moonswarm.fails()",
+    );
+    let (layer, key, value) = ("l".to_owned(), "k".to_owned(), "1".to_owned());
+    let refused =
+        commit(&*store, vec![], None, vec![Write::PutKept { layer, key, value, expires_ms: None }]);
+    assert!(matches!(refused, Err(StoreError::Database { .. })), "{refused:?}");
+    assert!(matches!(store.health(), Health::Well), "{:?}", store.health());
+}
+
+#[test]
+fn a_database_is_given_up_also_when_the_connections_broke_meanwhile() {
+    let Some(home) = Home::new() else { return };
+    let store = home.open();
+    put(&*store, vec![counted("1")]);
+    home.database.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    );
+    store.close().unwrap();
+    let left = "SELECT count(*) FROM moonswarm.nodes WHERE state <> 'gone'";
+    assert_eq!(home.database.sql(left).trim(), "0");
+}
+
+#[test]
 fn a_check_names_counts_that_cannot_be_decoded() {
     let Some(home) = Home::new() else { return };
     let store = home.open();

@@ -33,18 +33,20 @@ fn beside(home: &Home, sql: &str) -> Session {
     session
 }
 
-/// Waits until a connection of the store waits for a lock, and returns its name.
-fn who_waits(home: &Home) -> String {
-    let waiting = "SELECT min(application_name) FROM pg_stat_activity
-                   WHERE wait_event_type = 'Lock' AND datname = current_database()";
+/// Waits until a connection of the store with a name like this waits for a lock. Others may wait
+/// too: the thread that renews the lease reads as well.
+fn until_waits(home: &Home, name: &str) {
+    let waiting = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+         AND datname = current_database() AND application_name LIKE '{name}'"
+    );
     for _ in 0..2_000 {
-        let name = home.database.sql(waiting).trim().to_owned();
-        if !name.is_empty() {
-            return name;
+        if home.database.sql(&waiting).trim() != "0" {
+            return;
         }
         thread::yield_now();
     }
-    panic!("nobody waits for a lock");
+    panic!("{name} waits for no lock");
 }
 
 fn meta(key: &str) -> Write {
@@ -96,6 +98,43 @@ fn a_host_of_the_address_that_does_not_answer_is_passed_by() {
 }
 
 #[test]
+fn a_standby_beside_a_primary_that_is_away_is_not_what_is_wrong() {
+    let Some(home) = Home::new() else { return };
+    home.database.sql(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on',
+         current_database()); END $$",
+    );
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let standby = format!("127.0.0.1:{}", home.database.port());
+    let open = |hosts: &str| {
+        let url = home.database.tcp_url().replace(&format!("@{standby}/"), &format!("@{hosts}/"));
+        let options = PostgresOptions::new(DatabaseAddress::parse(&url).unwrap());
+        Postgres::open(home.dir.path(), &options).err().unwrap()
+    };
+    let alone = open(&standby);
+    assert!(alone.to_string().contains("name the primary"), "{alone}");
+    for hosts in [format!("{gone},{standby}"), format!("{standby},{gone}")] {
+        let away = open(&hosts);
+        assert!(matches!(away, StoreError::Away { .. }), "{hosts}: {away}");
+    }
+}
+
+#[test]
+fn a_start_over_an_empty_database_waits_for_another_that_makes_the_tables() {
+    let Some(home) = Home::new() else { return };
+    let open = beside(&home, "CREATE SCHEMA moonswarm");
+    let (dir, address) = (home.dir.path().to_owned(), home.database.url());
+    let options = PostgresOptions::new(DatabaseAddress::parse(&address).unwrap());
+    let start = thread::Builder::new().spawn(move || Postgres::open(&dir, &options)).unwrap();
+    until_waits(&home, "moonswarm/start");
+    // For longer than a commit waits for a lock.
+    home.database.sql("SELECT pg_sleep(3.5)");
+    open.batch("ROLLBACK").unwrap();
+    let store = start.join().unwrap().unwrap();
+    put(&*store, vec![meta("a")]);
+}
+
+#[test]
 fn each_of_the_statements_that_are_sent_together_has_its_own_time() {
     let Some(home) = Home::new() else { return };
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -105,10 +144,10 @@ fn each_of_the_statements_that_are_sent_together_has_its_own_time() {
     let (client, connection) = wait(&handle, ten, address.config.connect(NoTls)).unwrap().unwrap();
     let tasks = Tasks::new(handle.clone());
     drop(tasks.spawn(connection));
-    let session = Session::new(client, handle, Duration::from_secs(1), Arc::default());
+    let session = Session::new(client, handle, Duration::from_secs(2), Arc::default());
     session.query("SELECT pg_sleep(0)", &[]).unwrap();
     session.batch("BEGIN").unwrap();
-    let slow = || Call::new("SELECT pg_sleep(0.4)");
+    let slow = || Call::new("SELECT pg_sleep(0.6)");
     session.commit(&[slow(), slow(), slow(), slow()]).unwrap();
     let late = session.all(&[slow(), Call::new("SELECT pg_sleep(9)")]);
     assert!(late.is_err(), "an answer that is late ends the connection");
@@ -148,7 +187,7 @@ fn what_adds_up_all_runs_has_the_time_of_a_long_read() {
         let open = beside(&home, "LOCK TABLE moonswarm.runs IN ACCESS EXCLUSIVE MODE");
         let reading = Arc::clone(&store);
         let read = thread::Builder::new().spawn(move || sum(&reading)).unwrap();
-        assert_eq!(who_waits(&home), "moonswarm/long");
+        until_waits(&home, "moonswarm/long");
         open.batch("COMMIT").unwrap();
         assert!(read.join().unwrap());
     }
@@ -196,7 +235,7 @@ fn a_batch_that_was_committed_before_the_host_was_ended_is_not_told_that_it_fail
         acked
     };
     let first = submit(meta("first"));
-    who_waits(&home);
+    until_waits(&home, "moonswarm/%/0");
     // These two wait for the first one, and are a group then.
     let (last, refused) = (submit(meta("last")), submit(keep("k")));
     open.batch("COMMIT").unwrap();
