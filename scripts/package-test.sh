@@ -145,9 +145,11 @@ say "upgrade without a configuration"
 cp -p /etc/default/moonswarm kept
 rm /etc/default/moonswarm
 chmod 0644 /etc/moonswarm/moonswarm.toml
+chmod 0750 /etc/moonswarm/blueprints
 dpkg -i --force-confold second.deb >upgrade.log 2>&1 || { cat upgrade.log >&2; fail "it cannot be upgraded without a file"; }
 is_gone /etc/default/moonswarm
 [[ "$(stat -c '%a' /etc/moonswarm/moonswarm.toml)" == 644 ]] || fail "an upgrade has taken the administrator's mode back"
+[[ "$(stat -c '%a' /etc/moonswarm/blueprints)" == 750 ]] || fail "an upgrade has opened the directory of the blueprints"
 cp -p kept /etc/default/moonswarm
 # A file that dpkg brings back is one that the daemon reads.
 rm /etc/moonswarm/moonswarm.toml
@@ -168,4 +170,14 @@ is_gone /etc/moonswarm
 is_gone /etc/default/moonswarm
 ! getent passwd moonswarm >/dev/null || fail "the user is still there"
 ! dpkg -s moonswarm >/dev/null 2>&1 || fail "dpkg still knows it"
+
+say "purge where a disk is mounted"
+mkdir /var/lib/moonswarm
+mount -t tmpfs none /var/lib/moonswarm
+dpkg -i first.deb >install.log 2>&1 || { cat install.log >&2; fail "it cannot be installed again"; }
+touch /var/lib/moonswarm/moonswarm.db
+dpkg --purge moonswarm >purge.log 2>&1 || { cat purge.log >&2; fail "a disk that is mounted keeps it from being purged"; }
+is_gone /var/lib/moonswarm/moonswarm.db
+! dpkg -s moonswarm >/dev/null 2>&1 || fail "dpkg still knows it after a purge with a disk"
+umount /var/lib/moonswarm
 say "the package installs, starts, upgrades, is removed and purged"

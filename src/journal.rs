@@ -19,7 +19,7 @@ pub(crate) use additions::{ALLOWED, BRANCH, LINE};
 pub use additions::{Additions, ReportMark, StepFile, StepFiles};
 pub use chain::{Chain, ChainError, EarlierAttempt, RunState, SeatHolder, Step};
 #[cfg(feature = "host")]
-pub(crate) use chain::{SESSION, model_of};
+pub(crate) use chain::{SESSION, model_of, took_a_signal};
 pub use entry::{
     AttemptClosed, AttemptOpened, Decision, Entry, Fact, Followed, Note, Outcome, RunStarted,
     Scheduled, SignalReceived,

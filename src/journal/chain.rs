@@ -550,7 +550,7 @@ fn signal_bytes(name: &str, payload: &Json) -> usize {
 }
 
 /// Returns true if the output of a wait holds a signal that the wait took from the queue.
-fn took_a_signal(output: &Json) -> bool {
+pub(crate) fn took_a_signal(output: &Json) -> bool {
     output.as_str().starts_with("{\"payload\":")
 }
 

@@ -351,6 +351,46 @@ async fn a_signal_and_a_trigger_are_linked_to_where_they_come_from() {
 }
 
 #[tokio::test]
+async fn a_wait_is_linked_to_the_sender_of_the_signal_that_it_took() {
+    let (shell, collector) = (Shell::new(), Collector::default());
+    let url = collector.start().await;
+    let daemon = launch(&shell, &url);
+    let takes = r#"return require("swarm").blueprint { name = "takes", flow = function(ctx)
+        ctx:wait("start")
+        ctx:wait("go")
+        ctx:wait("go")
+        ctx:wait("go", { timeout = "1ms" })
+        return 1 end }"#;
+    let takes = daemon.run_source(takes, json!(null)).await;
+    daemon.waits(&takes, "signal").await;
+    let sends = r#"return require("swarm").blueprint { name = "sends",
+        flow = function(ctx, input) ctx:signal(input, "go", 1) end }"#;
+    daemon.run_source(sends, json!(takes)).await;
+    let arrived = async || {
+        let events = format!("/v1/runs/{takes}/events?format=json&limit=500");
+        let (_, events) = send(daemon.get(&events)).await;
+        let is_one = events["items"].as_array().unwrap().iter().any(|it| it["type"] == "signal");
+        when(is_one, events.to_string())
+    };
+    eventually("the signal arrives", arrived).await;
+    // One from outside is behind it, and a wait that takes none has no link.
+    for name in ["go", "start"] {
+        let path = format!("/v1/runs/{takes}/signals/{name}");
+        assert_eq!(send(daemon.post(&path, &json!(2))).await.0, 204);
+    }
+    let root = collector.span("invoke_workflow sends").await;
+    collector.span("invoke_workflow takes").await;
+    let spans = collector.spans.lock();
+    let mut waits: Vec<&Span> = spans.values().filter(|it| it.name.starts_with("wait ")).collect();
+    waits.sort_by_key(|it| attribute(it, "moonswarm.step").as_i64());
+    let traces = |it: &&Span| -> Vec<Vec<u8>> {
+        it.links.iter().map(|link| link.trace_id.clone()).collect()
+    };
+    let linked: Vec<_> = waits.iter().map(traces).collect();
+    assert_eq!(linked, [vec![], vec![root.trace_id.clone()], vec![], vec![]]);
+}
+
+#[tokio::test]
 async fn a_fork_of_a_run_within_a_trace_is_a_trace_of_its_own() {
     let (shell, collector) = (Shell::new(), Collector::default());
     let url = collector.start().await;

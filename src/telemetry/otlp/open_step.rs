@@ -9,7 +9,7 @@ use super::{
 use crate::{
     engine::OperatorFacts,
     journal::{AttemptClosed, Scheduled},
-    protocol::StepKind,
+    protocol::{StepKind, TraceParent},
 };
 
 /// The maximum number of events of a span.
@@ -43,6 +43,8 @@ pub(super) struct OpenStep {
     pub(super) system: Option<String>,
     /// The conversation of a task with its model, if contents are exported.
     pub(super) talk: Option<Box<Talk>>,
+    /// The step that sent the signal which a wait took.
+    pub(super) sender: Option<TraceParent>,
     pub(super) started_ms: u64,
     /// The attempts that failed.
     pub(super) events: Vec<Event>,
@@ -63,6 +65,7 @@ impl OpenStep {
             input,
             system: None,
             talk: None,
+            sender: None,
             started_ms,
             events: Vec::new(),
             dropped: 0,

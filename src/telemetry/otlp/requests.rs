@@ -50,9 +50,12 @@ impl Requests {
         }
     }
 
+    /// Sends what has ended, until a request fails.
     async fn finish(&mut self) {
         self.take();
-        self.export(true).await;
+        while !self.taken.is_empty() && self.export(true).await == Fate::Done {
+            self.take();
+        }
     }
 
     /// Takes what has ended.
@@ -66,15 +69,16 @@ impl Requests {
     }
 
     /// Sends what was taken; with `once`, until a request fails.
-    async fn export(&mut self, once: bool) {
+    async fn export(&mut self, once: bool) -> Fate {
         for part in parts(self.taken.clone()) {
             let items = part.len();
             if self.exporter.send_spans(part, || once).await == Fate::GivenUp {
                 self.exporter.count("dropped", self.taken.len() as u64);
-                return;
+                return Fate::GivenUp;
             }
             self.taken.drain(..items);
         }
+        Fate::Done
     }
 }
 

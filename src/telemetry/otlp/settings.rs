@@ -1,6 +1,6 @@
 //! The settings of the export: the variables that OpenTelemetry specifies for all programs.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use percent_encoding::percent_decode_str;
 use reqwest::{
@@ -117,6 +117,12 @@ impl Settings {
     }
 }
 
+/// Returns the URL of a path below a URL, whose query stays behind the path.
+fn below(base: &str, path: &str) -> String {
+    let (front, behind) = base.split_at(base.find(['?', '#']).unwrap_or(base.len()));
+    format!("{}/{path}{behind}", front.trim_end_matches('/'))
+}
+
 /// Returns a URL without what may be a key.
 fn bare(url: &str) -> String {
     let Ok(mut url) = Url::parse(url) else { return String::new() };
@@ -184,17 +190,18 @@ impl Variables<'_> {
         if !exports {
             return Ok(None);
         }
-        let (name, url) = match (own_url, base) {
-            (Some(url), _) => (own, url),
+        let (name, given, url) = match (own_url, base) {
+            (Some(url), _) => (own, url.clone(), url),
             (None, base) => {
                 let base = base.unwrap_or_else(|| "http://localhost:4318".to_owned());
-                (all, format!("{}/{path}", base.trim_end_matches('/')))
+                let url = below(&base, path);
+                (all, base, url)
             }
         };
         let is_http = |it: &Url| matches!(it.scheme(), "http" | "https") && it.has_host();
         if !Url::parse(&url).is_ok_and(|it| is_http(&it)) {
             let reason = "it is a URL such as `http://localhost:4318`";
-            return bad(name, &blotted(&url), reason);
+            return bad(name, &blotted(&given), reason);
         }
         for (rest, usable, reason) in [
             (
@@ -319,7 +326,8 @@ fn headers(name: String, text: &str) -> Result<Vec<(String, String)>, BadSetting
     }
 }
 
-/// Reads `a=1,b=2`, with percent-encoded values; `None` if a part is no pair. Empty parts are left out.
+/// Reads `a=1,b=2`, with percent-encoded values; `None` if a part is no pair. Empty parts are left out,
+/// and of pairs with one name all but the last.
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let pair = |part: &str| {
@@ -327,7 +335,12 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
         let value = percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
         Some((name.trim().to_owned(), value)).filter(|(name, _)| !name.is_empty())
     };
-    parts.map(pair).collect()
+    let mut pairs: Vec<_> = parts.map(pair).collect::<Option<_>>()?;
+    let mut names = HashSet::new();
+    pairs.reverse();
+    pairs.retain(|(name, _)| names.insert(name.clone()));
+    pairs.reverse();
+    Some(pairs)
 }
 
 #[cfg(test)]
@@ -354,6 +367,9 @@ mod tests {
         let both = read(&[base]).unwrap().unwrap();
         assert_eq!(url(both.traces.as_ref()), Some("http://c:4318/v1/traces"));
         assert_eq!(url(both.metrics.as_ref()), Some("http://c:4318/v1/metrics"));
+        let query = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c/otlp/?tenant=a/b");
+        let below = read(&[query]).unwrap().unwrap();
+        assert_eq!(url(below.traces.as_ref()), Some("http://c/otlp/v1/traces?tenant=a/b"));
         assert!(!both.contents && !both.latest_only && both.sampling == Sampling::ALL);
         let traces = read(&[("OTEL_TRACES_EXPORTER", "otlp")]).unwrap().unwrap();
         assert_eq!(url(traces.traces.as_ref()), Some("http://localhost:4318/v1/traces"));
@@ -449,8 +465,22 @@ mod tests {
             let error = read(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", value)]).unwrap_err();
             assert_eq!(error.value, shown);
             let error = read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", value)]).unwrap_err();
+            assert_eq!(error.value, shown, "as it was set");
             assert!(!error.to_string().contains("s3cr3t"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_attribute_that_is_named_twice_has_its_last_value() {
+        let read = read(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "zone=a,team=b,service.name=x,zone=c,service.name=y"),
+        ]);
+        let mut resource = read.unwrap().unwrap().resource;
+        resource.truncate(3);
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let expected = [pair("team", "b"), pair("zone", "c"), pair("service.name", "y")];
+        assert_eq!(resource, expected, "the protocol wants each once");
     }
 
     #[test]

@@ -12,7 +12,10 @@
 //!
 //! State and other work within the host has no span. `step` has the attributes of the spans.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use serde_json::Value;
 
@@ -26,15 +29,13 @@ use super::{
 use crate::{
     blueprint::Slots,
     engine::VersionFacts,
-    journal::{Decision, Entry, Fact, Outcome, RunStarted, Scheduled, Usage},
+    journal::{Decision, Entry, Fact, Outcome, RunStarted, Scheduled, Usage, took_a_signal},
     protocol::{Failure, Json, RunId, StepKind, TraceParent},
     store::Header,
 };
 
 /// The maximum number of links of a run.
 const LINKS: usize = 32;
-/// The maximum number of signals whose senders are remembered.
-const SIGNALS: usize = 256;
 /// The maximum number of bytes of open steps for which contents are remembered.
 const CONTENTS: usize = 16 << 20;
 /// The name of a step that reads the conversation of a session.
@@ -43,6 +44,8 @@ const RECALL: &str = "recall";
 const GIVEN: usize = 64 << 10;
 /// The approximate size of a run without its steps, in bytes.
 const RUN: usize = 512;
+/// The approximate size of a signal that no wait has taken, in bytes.
+const SIGNAL: usize = 64;
 
 /// Returns the span of a step of another run.
 pub(super) type Others<'a> = &'a dyn Fn(u64, u32) -> Option<TraceParent>;
@@ -67,8 +70,9 @@ pub(super) struct RunTrace {
     links: Vec<Link>,
     /// The run that it is a fork of.
     origin: Option<TraceParent>,
-    /// The step that sent the last signal of each name.
-    senders: HashMap<String, TraceParent>,
+    /// The steps that sent the signals which no wait has taken, by the name and in order of arrival;
+    /// none for a signal from outside.
+    senders: HashMap<String, VecDeque<Option<TraceParent>>>,
     /// The approximate size in bytes.
     size: usize,
     version: Arc<VersionFacts>,
@@ -160,8 +164,12 @@ impl RunTrace {
                     self.size -= before.size();
                 }
             }
-            Fact::StepRecorded(step, outcome) if !is_copied => {
-                let open = self.open(step, at_ms);
+            Fact::StepRecorded(step, outcome) => {
+                let sender = self.sender_for(step.kind, &step.name, outcome);
+                if is_copied {
+                    return;
+                }
+                let open = OpenStep { sender, ..self.open(step, at_ms) };
                 ended.extend(self.step(&open, (step.step, at_ms), outcome, None));
                 self.tell_parent(&open, outcome);
             }
@@ -186,6 +194,7 @@ impl RunTrace {
                 let Some(mut open) = self.steps.remove(step) else { return };
                 self.size -= open.size();
                 open.attempts = *attempt;
+                open.sender = self.sender_for(open.kind, &open.name, outcome);
                 if !is_copied {
                     ended.extend(self.step(&open, (*step, at_ms), outcome, usage.as_ref()));
                 }
@@ -193,16 +202,10 @@ impl RunTrace {
             }
             Fact::SignalReceived(signal) => {
                 let sender = signal.sender.and_then(|(run, step)| others(run, step));
-                match sender {
-                    Some(sender) if self.senders.len() < SIGNALS => {
-                        self.senders.insert(signal.name.clone(), sender);
-                    }
-                    _ => drop(self.senders.remove(&signal.name)),
-                }
+                self.queue(&signal.name, sender);
             }
             Fact::RunEnded(outcome) if !is_copied => ended.push(self.root(at_ms, outcome)),
-            Fact::StepRecorded(..)
-            | Fact::RunEnded(_)
+            Fact::RunEnded(_)
             | Fact::AttemptOpened(_)
             | Fact::Noted { .. }
             | Fact::Decided(_)
@@ -221,6 +224,7 @@ impl RunTrace {
             self.copied_upto = entry.additions.copied_upto().unwrap_or(0);
         }
         self.started_in = entry.additions.trace();
+        self.requeue(started);
         let trigger = started.trigger.to_value();
         trigger["kind"].as_str().unwrap_or_default().clone_into(&mut self.trigger);
         self.input = self.content("input", &started.input);
@@ -251,6 +255,36 @@ impl RunTrace {
             let why = self.trigger.clone();
             self.link(Some(own), &why);
         }
+    }
+
+    /// Takes what is queued at a start: the signals of the history before, whose senders are known if
+    /// it was one of this run.
+    fn requeue(&mut self, started: &RunStarted) {
+        let mut before = std::mem::take(&mut self.senders);
+        self.size -= before.values().map(VecDeque::len).sum::<usize>() * SIGNAL;
+        for (name, _) in &started.queued {
+            let sender = before.get_mut(name).and_then(VecDeque::pop_front).flatten();
+            self.queue(name, sender);
+        }
+    }
+
+    fn queue(&mut self, name: &str, sender: Option<TraceParent>) {
+        self.senders.entry(name.to_owned()).or_default().push_back(sender);
+        self.size += SIGNAL;
+    }
+
+    /// Takes the signal that a wait took; returns the step that sent it.
+    fn sender_for(&mut self, kind: StepKind, name: &str, outcome: &Outcome) -> Option<TraceParent> {
+        if kind != StepKind::Signal || !outcome.output().is_some_and(took_a_signal) {
+            return None;
+        }
+        let queue = self.senders.get_mut(name)?;
+        let sender = queue.pop_front()?;
+        if queue.is_empty() {
+            self.senders.remove(name);
+        }
+        self.size -= SIGNAL;
+        sender
     }
 
     fn link(&mut self, to: Option<TraceParent>, why: &str) {
@@ -405,7 +439,6 @@ impl RunTrace {
             step::contents(open, output, &self.version, &mut attributes);
         }
         let status = self.ended(outcome, &mut attributes);
-        let sender = self.senders.get(&open.name).filter(|_| open.kind == StepKind::Signal);
         // A step within another without a span of its own is a part of the run.
         let parent = self.span_of(open.parent.unwrap_or(0));
         Some(Span {
@@ -415,7 +448,7 @@ impl RunTrace {
             attributes,
             events: open.events.clone(),
             dropped_events_count: open.dropped,
-            links: sender.map(|sender| link(*sender, "signal")).into_iter().collect(),
+            links: open.sender.map(|sender| link(sender, "signal")).into_iter().collect(),
             status,
             ..span(self.span_of(number), (open.started_ms, at_ms))
         })

@@ -1,5 +1,6 @@
 //! Spans and metrics of the requests of MCP clients.
 
+use futures::{StreamExt as _, stream};
 use opentelemetry_proto::tonic::{
     metrics::v1::metric::Data,
     trace::v1::{Span, status::StatusCode as Code},
@@ -171,6 +172,23 @@ async fn a_request_in_a_session_names_it_and_one_whose_client_is_gone_was_cancel
     waits.abort();
     let gone = of_request(&collector, "wait").await;
     assert_eq!(attribute(&gone, "error.type"), "canceled");
+}
+
+#[tokio::test]
+async fn a_stop_exports_all_requests_that_have_ended() {
+    const REQUESTS: usize = 2_300;
+    let (shell, collector) = (Shell::new(), Collector::default());
+    let url = collector.start().await;
+    let daemon = launch_with(&shell, &url, "", &[("OTEL_BSP_SCHEDULE_DELAY", "3600000")]);
+    let ask = |n: usize| message(json!(n), "prompts/get", json!({"name": "none"}));
+    let asked = stream::iter(0..REQUESTS).map(|n| send(post(&daemon, &ask(n))));
+    let answered = asked.buffer_unordered(32).count().await;
+    assert_eq!(answered, REQUESTS);
+    // The collector answers meanwhile.
+    let stopped = tokio::task::spawn_blocking(move || daemon.stop()).await.unwrap();
+    assert_eq!(stopped, Some(0));
+    let spans = collector.spans.lock();
+    assert_eq!(spans.values().filter(|it| it.name == "prompts/get").count(), REQUESTS);
 }
 
 #[tokio::test]
