@@ -11,6 +11,7 @@ mod arrival;
 mod away;
 mod body;
 mod config;
+mod connections;
 mod cors;
 mod entered;
 mod forward;

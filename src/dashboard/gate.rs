@@ -100,6 +100,11 @@ async fn enter(
     request: &Parts,
 ) -> Result<Option<(SignedIn, Option<HeaderValue>)>, Problem> {
     let (headers, path) = (&request.headers, request.uri.path());
+    let arrival: Arrival = request.extensions.get().cloned().unwrap_or_default();
+    if !desk.door.is_for_us(&arrival, &request.uri, headers) {
+        // The door refuses it. No sign-in begins under a name that is not this host's.
+        return Ok(None);
+    }
     if path.starts_with("/ui/assets/") {
         // An asset needs no sign-in, and asking for one is no use of it: a page does so by itself.
         return Ok(None);
@@ -113,7 +118,6 @@ async fn enter(
         Some(cookie) => desk.sign_ins.find(cookie, by).await?,
         None => None,
     };
-    let arrival: Arrival = request.extensions.get().cloned().unwrap_or_default();
     let Some(token) = desk.door.person(&desk.engine, &arrival).await? else {
         return Ok(known.map(|known| (known, None)));
     };

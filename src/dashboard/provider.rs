@@ -88,8 +88,8 @@ pub(super) async fn finish(
         return again(&wrong, &next, StatusCode::UNAUTHORIZED);
     }
     let issuer = Some(fields.text("iss")).filter(|issuer| !issuer.is_empty());
-    let signed_in = match people.finish(&desk.engine, &attempt, (fields.text("code"), issuer)).await
-    {
+    let answer = (fields.text("code"), issuer);
+    let signed_in = match people.finish(&desk.engine, &attempt, answer, arrival.client).await {
         Ok((token, id_token)) => desk.sign_ins.open_with(&token, Some(&id_token)).await,
         Err(problem) => Err(problem),
     };

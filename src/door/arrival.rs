@@ -78,12 +78,15 @@ impl Arrival {
         HeaderValue::from_bytes(&text).expect("JSON has no control characters")
     }
 
-    /// Reads the header of a node. Without one, nothing is known of the client, and no token is taken from
-    /// it.
+    /// Reads the header of a node. Without one, nothing is known of the client, and no token is taken
+    /// from it. One that cannot be read, such as that of another version, is that of a client all the
+    /// same: it came to some listener, and gets nothing that is for nodes.
     fn of_header(headers: &HeaderMap) -> Self {
-        let text = headers.get(ARRIVAL).map(HeaderValue::as_bytes);
-        let told = text.and_then(|text| serde_json::from_slice(text).ok());
-        told.unwrap_or_else(|| Self { exposed: true, ..Self::default() })
+        let exposed = Self { exposed: true, ..Self::default() };
+        let Some(told) = headers.get(ARRIVAL) else { return exposed };
+        let somewhere = SocketAddr::from(([0; 4], 0));
+        serde_json::from_slice(told.as_bytes())
+            .unwrap_or(Self { reached: Some(somewhere), ..exposed })
     }
 }
 
@@ -107,7 +110,8 @@ impl Proxies {
         }
     }
 
-    fn has(&self, address: IpAddr) -> bool {
+    /// Returns true if an address is one of a proxy.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
         self.known.iter().any(|net| net.contains(&address))
     }
 
@@ -409,6 +413,12 @@ mod tests {
         let mut silent = Request::builder().uri("/x").body(()).unwrap();
         proxies().note(&mut silent, Peer::Node);
         assert!(silent.extensions().get::<Arrival>().unwrap().exposed);
+        // The header of another version is that of a client as well.
+        let mut other = Request::builder().uri("/x").body(()).unwrap();
+        other.headers_mut().insert(ARRIVAL, HeaderValue::from_static("{\"client\":null}"));
+        proxies().note(&mut other, Peer::Node);
+        let other = other.extensions().get::<Arrival>().unwrap();
+        assert!(other.exposed && other.reached.is_some(), "{other:?}");
     }
 
     #[test]

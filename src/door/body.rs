@@ -6,11 +6,11 @@ use axum::{
 };
 use futures::StreamExt;
 
-use super::{Code, Door, Entered, Place, Problem, length::announced};
+use super::{Arrival, Code, Door, Entered, Problem, length::announced};
 
 impl Door {
-    /// Reads a body of at most `limit` bytes. Each chunk is counted against the place of the
-    /// request before it is kept.
+    /// Reads a body of at most `limit` bytes. Each chunk is counted before it is kept: against the
+    /// place of the request, or against the share of its client if it has none.
     ///
     /// # Errors
     /// Fails when it is too large, too slow, cut off, or more than its caller may have in memory.
@@ -24,7 +24,22 @@ impl Door {
             return Err(too_large(limit));
         }
         let place = parts.extensions.get::<Entered>().and_then(|it| it.place.as_deref());
-        let read = tokio::time::timeout(self.limits.body_time, collect(body, limit, place)).await;
+        let client = parts.extensions.get::<Arrival>().and_then(|it| it.client);
+        let mut share = match place {
+            Some(_) => None,
+            None => self.strangers.take(client, 0),
+        };
+        let grow = |more| {
+            if let Some(place) = place {
+                return place.grow(more);
+            }
+            if share.as_mut().is_some_and(|share| share.grow(more)) {
+                return Ok(());
+            }
+            let detail = "too much is being sent without a token; send it again";
+            Err(Problem::new(Code::Overloaded, detail).retry_after(1))
+        };
+        let read = tokio::time::timeout(self.limits.body_time, collect(body, limit, grow)).await;
         read.map_err(|_| {
             Problem::new(Code::BodyTimeout, "the body was not complete within the time limit")
         })?
@@ -35,8 +50,11 @@ fn too_large(limit: usize) -> Problem {
     Problem::new(Code::TooLarge, format!("the body may have at most {limit} bytes"))
 }
 
-async fn collect(body: Body, limit: usize, place: Option<&Place>) -> Result<Bytes, Problem> {
-    let grow = |more| place.map_or(Ok(()), |place| place.grow(more));
+async fn collect(
+    body: Body,
+    limit: usize,
+    mut grow: impl FnMut(usize) -> Result<(), Problem>,
+) -> Result<Bytes, Problem> {
     let lost =
         |_| Problem::new(Code::BadRequest, "the connection closed before the body was complete");
     let mut chunks = body.into_data_stream();
@@ -76,8 +94,8 @@ mod tests {
         for (sizes, fits) in
             [(&[][..], true), (&[10], true), (&[11], false), (&[4, 6], true), (&[4, 4, 3], false)]
         {
-            let read =
-                collect(chunked(sizes), 10, None).await.map_err(|problem| problem.code().as_str());
+            let read = collect(chunked(sizes), 10, |_| Ok(())).await;
+            let read = read.map_err(|problem| problem.code().as_str());
             let expected = if fits { Ok(sizes.iter().sum()) } else { Err("too_large") };
             assert_eq!(read.map(|bytes| bytes.len()), expected, "{sizes:?}");
         }

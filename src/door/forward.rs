@@ -55,6 +55,9 @@ const LAST_MS: u64 = 3_000;
 const ASK: Duration = Duration::from_millis(1_500);
 /// The maximum time of the question whether the node that drives is ready.
 const READY: Duration = Duration::from_millis(1_500);
+/// The maximum number of such questions at a time, and of those of one client, who may be anybody.
+const ASKED: usize = 256;
+const ASKED_EACH: usize = ASKED / 8;
 /// A node that leaves two looks in a row without an answer cannot be reached.
 const LOST: Wanted = Wanted { result: false, times: 2, interval: LOOK, limit: LOOK };
 /// A node that says so drives.
@@ -94,6 +97,8 @@ struct Inner {
     places: Shares,
     /// The places of streams of events and of sockets, which stay open.
     streams: Shares,
+    /// The places of questions whether the node that drives is ready.
+    asked: Shares,
     /// The space of short answers.
     untaken: Shares,
     kept: Kept,
@@ -165,6 +170,7 @@ impl Forwarder {
             links: Links::new(keys, limits.head_time, clock.clone(), tasks.clone()),
             places: Shares::new(limits.in_flight, each),
             streams: Shares::new(limits.in_flight, each),
+            asked: Shares::new(ASKED, ASKED_EACH),
             untaken: Shares::new(UNTAKEN, UNTAKEN_EACH),
             kept: Kept::default(),
             lost: looks(LOST),
@@ -449,6 +455,9 @@ impl Forwarder {
         if !self.has_driver() {
             return Passed::Answered(not_ready("this node stands by, and no other has the runs"));
         }
+        let Some(_place) = self.0.asked.take(client_of(request.extensions()), 1) else {
+            return Passed::Answered(overloaded());
+        };
         let detail = "this node stands by, and does not reach the one that has the runs";
         let asked = async {
             match self.outbound(request).await {

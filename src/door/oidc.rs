@@ -6,7 +6,7 @@
 
 mod login;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use hashlink::LruCache;
 use parking_lot::Mutex;
@@ -22,6 +22,7 @@ use super::{
     percent::percent_encoded,
     person::{MOST_GROUPS, Person},
     problem::Problem,
+    shares::Shares,
 };
 use crate::{
     clock::Clock,
@@ -39,8 +40,10 @@ const PAUSE_MS: u64 = 30_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The maximum size of an answer of the provider, in bytes.
 const ANSWER: usize = 256 << 10;
-/// The maximum number of codes that are exchanged at the same time.
-const EXCHANGES: usize = 8;
+/// The maximum number of codes that are exchanged at the same time, and of those of one client, which
+/// may be anybody.
+const EXCHANGES: usize = 64;
+const EXCHANGES_EACH: usize = 8;
 /// The maximum number of attempts that are remembered as used.
 const USED: usize = 4_096;
 /// The time limit for reading the provider's configuration at a sign-out, which has happened then.
@@ -120,7 +123,7 @@ pub(super) struct Provider {
     reading: tokio::sync::Mutex<()>,
     /// The attempts to sign in that were used.
     used: Mutex<LruCache<[u8; 32], ()>>,
-    exchanges: tokio::sync::Semaphore,
+    exchanges: Shares,
 }
 
 /// The keys and addresses that a provider has published.
@@ -148,7 +151,7 @@ impl Provider {
             held: Mutex::default(),
             reading: tokio::sync::Mutex::default(),
             used: Mutex::new(LruCache::new(USED)),
-            exchanges: tokio::sync::Semaphore::new(EXCHANGES),
+            exchanges: Shares::new(EXCHANGES, EXCHANGES_EACH),
         }
     }
 
@@ -157,7 +160,7 @@ impl Provider {
         claimed_issuer(bearer).is_some_and(|issuer| issuer == self.oidc.issuer)
     }
 
-    /// Returns the person of a token, and the end of the token in milliseconds.
+    /// Returns the person of a token, and the time until which it is taken, in milliseconds.
     ///
     /// # Errors
     /// Fails when the token is not good, and when the provider's keys cannot be read.
@@ -165,6 +168,7 @@ impl Provider {
         let claims = self.claims(token, &self.oidc.audience).await?;
         let until_s = claims.get("exp").and_then(Value::as_f64).unwrap_or_default() as u64;
         let person = self.oidc.person(&claims).map_err(|why| self.refused(&why))?;
+        let until_s = until_s.saturating_add(ForeignKeys::LEEWAY_S);
         Ok((person, until_s.saturating_mul(1_000)))
     }
 
@@ -260,8 +264,8 @@ impl Provider {
     }
 
     /// Returns the person of a code that came back to the browser of an attempt. An attempt is good
-    /// for one code. `issuer` is the issuer that the answer names, if it names one. The token that
-    /// names the person comes with it.
+    /// for one code. `issuer` is the issuer that the answer names, if it names one, and `client` the
+    /// address of the browser. The token that names the person comes with it.
     ///
     /// # Errors
     /// Fails when the attempt was used, the provider does not take the code, or its token is not one
@@ -269,8 +273,8 @@ impl Provider {
     pub(super) async fn finish(
         &self,
         attempt: &Attempt,
-        code: &str,
-        issuer: Option<&str>,
+        (code, issuer): (&str, Option<&str>),
+        client: Option<IpAddr>,
     ) -> Result<(Person, String), Problem> {
         let login = self.login()?;
         let wrong =
@@ -284,7 +288,7 @@ impl Provider {
         if code.is_empty() || code.len() > MOST_CODE {
             return Err(wrong("the provider sent no code"));
         }
-        let Ok(_place) = self.exchanges.try_acquire() else {
+        let Some(_place) = self.exchanges.take(client, 1) else {
             let detail = "too many people sign in at this moment";
             return Err(Problem::new(Code::Busy, detail).retry_after(5));
         };
@@ -370,7 +374,18 @@ impl Provider {
         if let Some(known) = self.known(now_ms, age_ms) {
             return Ok(known);
         }
-        let _reading = self.reading.lock().await;
+        let reading = self.reading.try_lock();
+        if reading.is_err()
+            && age_ms == FRESH_MS
+            && let Some(known) = self.known(now_ms, STALE_MS)
+        {
+            // Somebody else reads them: what is known will do for whoever misses no key.
+            return Ok(known);
+        }
+        let _reading = match reading {
+            Ok(reading) => reading,
+            Err(_) => self.reading.lock().await,
+        };
         if let Some(known) = self.known(now_ms, age_ms) {
             return Ok(known);
         }
@@ -462,3 +477,6 @@ async fn answer(request: RequestBuilder) -> Result<Vec<u8>, String> {
         Err(_) => Err(format!("it did not answer within {} s", PATIENCE.as_secs())),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -77,7 +77,11 @@ impl Site {
         if self.hosts.iter().any(|known| known == name) {
             return true;
         }
-        let ours = port.map_or(listens_on.port() == 80, |port| port == listens_on.port());
+        // A browser leaves out the port of its scheme.
+        let ours = match port {
+            Some(port) => port == listens_on.port(),
+            None => [80, 443].contains(&listens_on.port()),
+        };
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         let loopback = name == "localhost"
             || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback() || ip == listens_on.ip());
@@ -175,6 +179,21 @@ mod tests {
             headers.append(name, value.parse().unwrap());
         }
         assert!(site().check(&"/".parse().unwrap(), &headers, false, None).is_err());
+    }
+
+    #[test]
+    fn a_name_without_a_port_is_ours_at_the_ports_of_http_and_https() {
+        for (port, is_ours) in [(80, true), (443, true), (7700, false)] {
+            let site = Site::new(SocketAddr::from(([127, 0, 0, 1], port)), &[], &[]);
+            let check = |name: &str| {
+                let mut headers = HeaderMap::new();
+                headers.insert(header::HOST, name.parse().unwrap());
+                site.check(&Uri::from_static("/"), &headers, false, None).is_ok()
+            };
+            assert_eq!(check("localhost"), is_ours, "{port}");
+            assert_eq!(check("[::1]"), is_ours, "{port}");
+            assert!(!check("evil.example"), "{port}");
+        }
     }
 
     #[test]

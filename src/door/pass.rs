@@ -28,6 +28,7 @@ use super::{
     problem::{self, Problem, Shape},
     proof::unproven,
     rate::Rates,
+    shares::Shares,
 };
 use crate::{
     clock::{Clock, Stopwatch},
@@ -38,6 +39,10 @@ use crate::{
 
 /// The maximum length of a bearer in bytes. A longer one is refused.
 const MOST_BEARER_BYTES: usize = 8 * 1_024;
+/// The maximum size of all bodies of requests without a place (forms for signing in), and of those of
+/// one client.
+const STRANGERS: usize = 32 << 20;
+const STRANGERS_EACH: usize = STRANGERS / 8;
 
 /// The checks before a handler, and their counters.
 #[derive(Debug)]
@@ -48,6 +53,8 @@ pub struct Door {
     /// The places of large answers.
     answers: Arc<Places>,
     away: Away,
+    /// The space for bodies of requests without a place.
+    pub(super) strangers: Shares,
     /// The limits.
     pub(crate) limits: Limits,
     /// The clock.
@@ -71,6 +78,7 @@ impl Door {
             // So that one token can download two of the largest files at a time.
             answers: Places::new(limits.in_flight, limits.body_bytes.saturating_mul(2)),
             away: Away::new(),
+            strangers: Shares::new(STRANGERS, STRANGERS_EACH),
             limits,
             clock: config.clock.clone(),
             proxies: Arc::new(Proxies::of(config)),
@@ -160,6 +168,25 @@ impl Door {
         Ok(Some(Credential { token, until_ms, instead: true }))
     }
 
+    /// Returns true if the Host of a request is this server's, and its Origin may call it. The door
+    /// checks this itself; what is done before, in the name of its client, has to ask.
+    pub(crate) fn is_for_us(&self, arrival: &Arrival, uri: &Uri, headers: &HeaderMap) -> bool {
+        self.check_site(arrival, uri, headers, true).is_ok()
+    }
+
+    fn check_site(
+        &self,
+        arrival: &Arrival,
+        uri: &Uri,
+        headers: &HeaderMap,
+        without_referrer: bool,
+    ) -> Result<(), Problem> {
+        match arrival.local {
+            true => Ok(()),
+            false => self.site.check(uri, headers, without_referrer, arrival.reached),
+        }
+    }
+
     /// Checks what needs no key: Host, Origin, and the presence of a bearer.
     fn screen<'a>(
         &self,
@@ -168,9 +195,7 @@ impl Door {
         uri: &Uri,
         headers: &'a HeaderMap,
     ) -> Result<Offer<'a>, Problem> {
-        if !arrival.local {
-            self.site.check(uri, headers, rule.who == Who::Linked, arrival.reached)?;
-        }
+        self.check_site(arrival, uri, headers, rule.who == Who::Linked)?;
         if arrival.unproven {
             return Err(unproven());
         }

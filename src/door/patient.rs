@@ -13,18 +13,27 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
+use super::connections::ConnectionPlace;
+
 /// A stream that fails when its peer has read nothing for too long.
 pub(super) struct Patient<S> {
     stream: S,
     patience: Duration,
     /// Armed while a write is pending.
     waits: Option<Pin<Box<Sleep>>>,
+    /// The place of the connection. It is given back after the stream is closed.
+    _place: Option<ConnectionPlace>,
 }
 
 impl<S> Patient<S> {
     /// Wraps a stream. Whenever a write is pending, the peer must read something within `patience`.
     pub(super) fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, waits: None }
+        Self { stream, patience, waits: None, _place: None }
+    }
+
+    /// Keeps the place of the connection as long as the stream.
+    pub(super) fn with_place(self, place: Option<ConnectionPlace>) -> Self {
+        Self { _place: place, ..self }
     }
 
     fn heed<T>(

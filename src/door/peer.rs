@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{node_keys::NodeKeys, patient::Patient, tls::Tls};
+use super::{connections::ConnectionPlace, node_keys::NodeKeys, patient::Patient, tls::Tls};
 
 /// The first byte of a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
@@ -132,28 +132,35 @@ impl Incoming {
         };
     }
 
-    /// Completes the handshake. The peer must read what is written to it within `patience`.
+    /// Completes the handshake. The peer must read what is written to it within `patience`. The
+    /// stream keeps the place of the connection.
     ///
     /// # Errors
     /// Fails when the peer speaks something else.
-    pub(super) async fn open(self, patience: Duration) -> io::Result<Stream> {
+    pub(super) async fn open(
+        self,
+        patience: Duration,
+        place: Option<ConnectionPlace>,
+    ) -> io::Result<Stream> {
         let (stream, tls) = match self {
             Self::Port(stream, _, tls) => (stream, tls),
             Self::Node(stream, acceptor) => {
                 let _ = stream.set_nodelay(true);
-                let stream = acceptor.accept(Patient::new(stream, patience)).await?;
-                return Ok(Stream::Tls(Box::new(stream)));
+                let stream = Patient::new(stream, patience).with_place(place);
+                return Ok(Stream::Tls(Box::new(acceptor.accept(stream).await?)));
             }
-            Self::Local(stream) => return Ok(Stream::Local(Patient::new(stream, patience))),
+            Self::Local(stream) => {
+                return Ok(Stream::Local(Patient::new(stream, patience).with_place(place)));
+            }
         };
         // Responses are small. With Nagle's algorithm they would be delayed.
         let _ = stream.set_nodelay(true);
         let Some(tls) = tls else {
-            return Ok(Stream::Plain(Patient::new(stream, patience)));
+            return Ok(Stream::Plain(Patient::new(stream, patience).with_place(place)));
         };
         let mut first = [0];
         let peeked = stream.peek(&mut first).await?;
-        let mut stream = Patient::new(stream, patience);
+        let mut stream = Patient::new(stream, patience).with_place(place);
         if peeked == 1 && first[0] != HANDSHAKE {
             stream.write_all(SPEAKS_TLS).await?;
             stream.shutdown().await?;

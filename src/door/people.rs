@@ -4,7 +4,7 @@
 //! The first role that fits holds, and the person gets a token of it: from there on the request is
 //! one like any other, with a subject, a rate, scopes, and a place in the audit log.
 
-use std::path::Path;
+use std::{net::IpAddr, path::Path};
 
 use axum::http::{HeaderMap, HeaderName, header::AUTHORIZATION};
 use hashlink::LruCache;
@@ -224,8 +224,8 @@ impl Tokens {
         self.asked()?.begin(attempt).await
     }
 
-    /// Returns a token of the person who signed in, for the code that came back, and the provider's
-    /// own token.
+    /// Returns a token of the person who signed in, for the code and the issuer that came back from
+    /// the browser at an address, and the provider's own token.
     ///
     /// # Errors
     /// Fails when the code or the token of the provider is not good, or no role fits.
@@ -233,9 +233,10 @@ impl Tokens {
         &self,
         engine: &Engine,
         attempt: &Attempt,
-        (code, issuer): (&str, Option<&str>),
+        answer: (&str, Option<&str>),
+        client: Option<IpAddr>,
     ) -> Result<(String, String), Problem> {
-        let (person, id_token) = self.asked()?.finish(attempt, code, issuer).await?;
+        let (person, id_token) = self.asked()?.finish(attempt, answer, client).await?;
         Ok((self.of(engine, &person).await?, id_token))
     }
 

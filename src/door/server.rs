@@ -15,17 +15,23 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
-use tokio::sync::Semaphore;
 use tower::Service;
 
 use super::{
-    Code, Door, Limits, arrival::Proxies, linger::lingering, peer::Listener, problem::Problem,
+    Code, Door, Limits,
+    arrival::Proxies,
+    connections::Connections,
+    linger::lingering,
+    peer::{Listener, Peer},
+    problem::Problem,
 };
 use crate::{metrics::Gauge, tasks::Tasks};
 
 /// Returns the response for a connection above the limit, which is then closed.
 fn full(most: usize) -> String {
-    let detail = format!("{most} connections are open; close one, or come back in a second");
+    let detail = format!(
+        "{most} connections are open, or half of them from this address; close one, or come back in a second"
+    );
     let problem = Problem::new(Code::TooManyConnections, detail);
     let body = serde_json::to_string(problem.body()).expect("a problem is plain data");
     format!(
@@ -61,7 +67,7 @@ async fn accept(
     (limits, connections, proxies): (&Limits, &Arc<Gauge>, &Arc<Proxies>),
     tasks: &Tasks,
 ) {
-    let free = Arc::new(Semaphore::new(limits.connections));
+    let places = Connections::new(limits.connections, connections);
     let full = full(limits.connections);
     let builder = protocol(limits, tasks);
     let graceful = GracefulShutdown::new();
@@ -79,11 +85,21 @@ async fn accept(
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&free).try_acquire_owned() else {
+        let peer = incoming.peer();
+        let address = match peer {
+            // A proxy stands for many clients.
+            Peer::Remote { address, .. } => Some(address).filter(|it| !proxies.has(*it)),
+            Peer::Local | Peer::Node => None,
+        };
+        let Some(place) = places.take(address) else {
             incoming.turn_away(&full);
             continue;
         };
-        let peer = incoming.peer();
+        // The node at the other end limits the sockets of its clients.
+        let (of_request, of_stream) = match peer {
+            Peer::Node => (Some(place), None),
+            Peer::Remote { .. } | Peer::Local => (None, Some(place)),
+        };
         let spoke = Arc::new(AtomicBool::new(false));
         let service = {
             let (router, of_bodies) = (router.clone(), Arc::clone(&of_bodies));
@@ -94,12 +110,11 @@ async fn accept(
                 router.clone().call(lingering(request, &of_bodies))
             })
         };
-        let opening = incoming.open(limits.send_time.saturating_mul(TAKEN));
+        let opening = incoming.open(limits.send_time.saturating_mul(TAKEN), of_stream);
         let (builder, watcher) = (builder.clone(), graceful.watcher());
         let (head_time, stopping) = (limits.head_time, tasks.stopping().clone());
-        let counted = Counted::begin(connections);
         tasks.spawn(async move {
-            let (_place, _counted) = (place, counted);
+            let _place = of_request;
             let opened = tokio::select! {
                 opened = tokio::time::timeout(head_time, opening) => opened,
                 () = stopping.cancelled() => return,
@@ -112,22 +127,6 @@ async fn accept(
     }
     drop(listener);
     graceful.shutdown().await;
-}
-
-/// Counts a connection as long as it is open.
-struct Counted(Arc<Gauge>);
-
-impl Counted {
-    fn begin(connections: &Arc<Gauge>) -> Self {
-        connections.add(1);
-        Self(Arc::clone(connections))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.add(-1);
-    }
 }
 
 /// Drives a connection to its end. Drops it if no request arrives within `head_time`: hyper's own

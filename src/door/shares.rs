@@ -13,15 +13,17 @@ use parking_lot::Mutex;
 const NETWORK: u32 = 64;
 
 /// A total, and the most that one client may have of it.
+#[derive(Debug)]
 pub(super) struct Shares(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     all: usize,
     each: usize,
     taken: Mutex<Taken>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Taken {
     all: usize,
     by: HashMap<Option<IpAddr>, usize>,

@@ -58,6 +58,9 @@ struct KeySet {
 }
 
 impl ForeignKeys {
+    /// The time for which a token is taken after its end, in seconds.
+    pub const LEEWAY_S: u64 = LEEWAY_S;
+
     /// Reads a JSON Web Key Set. Keys that do not verify signatures are left out.
     ///
     /// # Errors

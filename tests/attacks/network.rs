@@ -5,8 +5,9 @@ use std::{io::Read as _, io::Write as _, net::IpAddr, os::unix::fs::PermissionsE
 use moonswarm::environment::http_client;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
 
-use crate::support::{Daemon, PATIENCE, Shell, refusal, repository, send, skip};
+use crate::support::{Daemon, PATIENCE, Shell, eventually, refusal, repository, send, skip, when};
 
 /// The address of the one proxy; this machine has others of its own.
 const PROXY: [u8; 4] = [127, 0, 0, 2];
@@ -185,6 +186,65 @@ async fn a_cookie_does_not_outlive_the_person_whom_the_proxy_names() {
     assert_eq!(evil.status(), 403);
     let own = form(daemon.url.clone()).body("theme=dark").send().await.unwrap();
     assert!(own.url().path().starts_with("/ui/login"), "{}", own.url());
+}
+
+#[tokio::test]
+async fn no_sign_in_begins_under_a_name_that_is_not_the_daemons() {
+    let shell = Shell::new();
+    let daemon = daemon(&shell);
+    // A page whose name leads to the proxy (DNS rebinding), in a browser that the proxy knows.
+    for (header, value) in
+        [("x-forwarded-host", "evil.example"), ("host", "evil.example"), ("origin", "http://evil")]
+    {
+        let page = from(&daemon, PROXY, "/ui").header("remote-user", "ada");
+        let page = page.header(SECRET.0, SECRET.1).header(header, value).send().await.unwrap();
+        assert_eq!(page.status(), 403, "{header}");
+        assert!(!page.headers().contains_key("set-cookie"), "{header}: {:?}", page.headers());
+    }
+    let (_, tokens) = send(daemon.get("/v1/tokens")).await;
+    let mut subjects = tokens["items"].as_array().unwrap().iter().map(|it| &it["subject"]);
+    assert!(!subjects.any(|it| it == "ada"), "{tokens}");
+}
+
+#[tokio::test]
+async fn the_forms_of_strangers_have_a_share_of_the_memory_by_their_address() {
+    let shell = Shell::new();
+    let daemon = Daemon::start(&shell.path("data"));
+    let at = daemon.url.strip_prefix("http://").unwrap();
+    let head = format!(
+        "POST /ui/login HTTP/1.1\r\nhost: {at}\r\norigin: {}\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: 60000\r\n\r\n",
+        daemon.url
+    );
+    // Of 4 MiB, 69 such forms fit that lack one byte.
+    let begun = [head.as_bytes(), &[b'a'; 59_999][..]].concat();
+    let mut forms = Vec::new();
+    for _ in 0..200 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 3], 0).into()).unwrap();
+        let mut stream = socket.connect(at.parse().unwrap()).await.unwrap();
+        stream.write_all(&begun).await.unwrap();
+        forms.push(stream);
+    }
+    eventually("the refusal of those that do not fit", async || {
+        forms.retain(|form| {
+            let mut head = [0; 12];
+            // Nothing comes to one that waits for its last byte.
+            let Ok(read) = form.try_read(&mut head) else { return true };
+            assert_eq!(&head[..read], b"HTTP/1.1 503");
+            false
+        });
+        when(forms.len() <= 69, forms.len())
+    })
+    .await;
+    let http = http_client().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let form = http.build().unwrap().post(format!("{}/ui/login", daemon.url));
+    let form = form.header("origin", &daemon.url).body(format!("token={}", daemon.token));
+    let form = form.header("content-type", "application/x-www-form-urlencoded");
+    let signed_in = form.send().await.unwrap();
+    assert_eq!(signed_in.status(), 303, "who is elsewhere signs in");
+    assert!(signed_in.headers().contains_key("set-cookie"));
+    drop(forms);
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use ring::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{DEMO, Daemon, Shell, refusal, send};
+use crate::support::{DEMO, Daemon, Shell, eventually, refusal, send, when};
 
 /// The keys of a provider, with their ids.
 type Keys = Arc<Mutex<Vec<(String, Arc<EcdsaKeyPair>)>>>;
@@ -41,7 +41,12 @@ struct Provider {
     asked: Arc<Mutex<HashMap<String, HashMap<String, String>>>>,
     /// The claims of the tokens that codes are exchanged for.
     claims: Arc<Mutex<Value>>,
+    /// How many codes it has been asked for and never answers.
+    hanging: Arc<AtomicUsize>,
 }
+
+/// A code that the provider never answers.
+const HANGS: &str = "hangs";
 
 fn text(bytes: &[u8]) -> String {
     BASE64URL_NOPAD.encode(bytes)
@@ -58,6 +63,7 @@ impl Provider {
             gone: Arc::default(),
             asked: Arc::default(),
             claims: Arc::new(Mutex::new(json!({ "aud": "browsers" }))),
+            hanging: Arc::default(),
         };
         it.add("one");
         let router = Router::new()
@@ -109,6 +115,10 @@ impl Provider {
     ) -> (StatusCode, Json<Value>) {
         let form = format!("http://x/?{form}").parse::<reqwest::Url>().unwrap();
         let form: HashMap<String, String> = form.query_pairs().into_owned().collect();
+        if form["code"] == HANGS {
+            it.hanging.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<()>().await;
+        }
         let asked = it.asked.lock().unwrap().remove(&form["code"]);
         let basic = data_encoding::BASE64.encode(b"browsers:hush%20%26%20hide");
         let is_client = headers["authorization"] == *format!("Basic {basic}");
@@ -185,6 +195,10 @@ async fn a_token_of_the_provider_names_the_person() {
     assert_eq!((status, &who["subject"]), (200, &json!("ada@example.com")), "{who}");
     assert_eq!(who["role"], "operator");
     assert_eq!(send(daemon.get("/v1/whoami")).await.1["subject"], "admin");
+    // The minute of tolerance for the clocks is one for reads too.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let late = provider.token(&json!({ "exp": now.as_secs() - 20 }));
+    assert_eq!(send(ask(&late, "/v1/runs")).await.0, 200);
     // Commands take it as any other token.
     let done = shell.run(&["whoami", "--server", &daemon.url, "--token", &ada, "--json"]).ok();
     assert_eq!(done.json()["subject"], "ada@example.com");
@@ -257,8 +271,15 @@ struct Page {
 
 impl Browser {
     fn new() -> Self {
-        let http =
-            moonswarm::environment::http_client().redirect(reqwest::redirect::Policy::none());
+        Self::at([127, 0, 0, 1])
+    }
+
+    /// A browser with an address of this machine.
+    fn at(address: [u8; 4]) -> Self {
+        let http = moonswarm::environment::http_client()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .local_address(std::net::IpAddr::from(address));
         Self { http: http.build().unwrap(), cookies: HashMap::new() }
     }
 
@@ -457,6 +478,37 @@ async fn an_answer_of_the_provider_counts_in_the_browser_that_asked_and_for_its_
         assert!(refused.text.contains(expected), "{claims}: {}", refused.text);
         assert!(victim.cookies.is_empty(), "{claims}");
     }
+}
+
+#[tokio::test]
+async fn who_makes_codes_up_keeps_nobody_else_from_signing_in() {
+    let (shell, provider) = (Shell::new(), Provider::start().await);
+    let daemon = daemon_for_browsers(&shell, &provider);
+    let stranger = [127, 0, 0, 3];
+    let made_up = async || {
+        let mut browser = Browser::at(stranger);
+        let begun = browser.get(&format!("{}/ui/login/oidc?at=own", daemon.url)).await.to;
+        let state = begun.split("state=").nth(1).unwrap().split('&').next().unwrap();
+        let callback = format!("/ui/login/oidc/callback?code={HANGS}&state={state}");
+        (browser, format!("{}{callback}", daemon.url))
+    };
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let (mut browser, url) = made_up().await;
+        waiting.push(tokio::spawn(async move { browser.get(&url).await.status }));
+    }
+    eventually("eight codes at the provider", async || {
+        let hanging = provider.hanging.load(Ordering::SeqCst);
+        when(hanging == 8, hanging)
+    })
+    .await;
+    let (mut browser, url) = made_up().await;
+    assert_eq!(browser.get(&url).await.status, 429, "this client has its share");
+    let mut browser = Browser::new();
+    let back = browser.ask(&daemon, "/ui").await;
+    let signed_in = browser.get(&format!("{}{back}", daemon.url)).await;
+    assert_eq!(signed_in.status, 200, "{}", signed_in.text);
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]

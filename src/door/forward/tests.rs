@@ -514,3 +514,24 @@ async fn who_sends_a_body_slowly_takes_no_place_of_others() {
     };
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
+
+#[tokio::test]
+async fn who_asks_again_and_again_whether_a_node_is_ready_does_not_fill_its_connections() {
+    let never = Router::new().fallback(std::future::pending::<()>);
+    let (rig, _node) = Rig::before(Limits::default(), never).await;
+    let ask = |last: u8| {
+        let client = Some([192, 0, 2, last].into());
+        let request = Request::get("/readyz").extension(Arrival { client, ..Arrival::default() });
+        let request = request.body(Body::empty()).unwrap();
+        Box::pin(rig.forwarder.ready(request, rig.drives.subscribe()))
+    };
+    let mut waiting: Vec<_> = (0..ASKED_EACH).map(|_| ask(1)).collect();
+    for one in &mut waiting {
+        assert!(poll!(one).is_pending());
+    }
+    let Passed::Answered(refused) = ask(1).await else { panic!("this node does not drive") };
+    assert!(text(refused).await.contains("overloaded"));
+    assert!(poll!(&mut ask(2)).is_pending(), "another client is answered");
+    waiting.pop();
+    assert!(poll!(&mut ask(1)).is_pending(), "and so is this one later");
+}

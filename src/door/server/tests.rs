@@ -1,9 +1,12 @@
 use std::net::SocketAddr;
 
-use axum::routing::{get, post};
+use axum::{
+    http::StatusCode,
+    routing::{get, post},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::Notify,
 };
 
@@ -27,12 +30,21 @@ async fn served(router: Router, limits: Limits) -> Served {
 }
 
 async fn served_by(router: Router, limits: Limits, tls: Option<Arc<Tls>>) -> Served {
+    served_behind(router, limits, tls, Arc::default()).await
+}
+
+async fn served_behind(
+    router: Router,
+    limits: Limits,
+    tls: Option<Arc<Tls>>,
+    proxies: Arc<Proxies>,
+) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let tasks = Tasks::new(tokio::runtime::Handle::current());
     let of_loop = tasks.clone();
     let loop_ended = tasks.spawn(async move {
-        let shared = (&limits, &Arc::default(), &Arc::default());
+        let shared = (&limits, &Arc::default(), &proxies);
         accept(Listener::new(listener, tls), router, shared, &of_loop).await;
     });
     Served { at, tasks, loop_ended }
@@ -108,6 +120,87 @@ async fn a_connection_over_the_number_is_turned_away_and_the_place_is_free_again
         }
     };
     tokio::time::timeout(LONG, again).await.expect("the place becomes free");
+}
+
+/// A router whose requests go on as sockets, which say so and stay open as long as their clients.
+fn sockets() -> Router {
+    let tasks = Tasks::new(tokio::runtime::Handle::current());
+    let upgrades = get(move |request: Request| {
+        let tasks = tasks.clone();
+        async move {
+            let upgrade = hyper::upgrade::on(request);
+            tasks.spawn(async move {
+                let mut socket = TokioIo::new(upgrade.await.unwrap());
+                socket.write_all(b"open").await.unwrap();
+                // Until its client is gone.
+                let _ = socket.read_to_end(&mut Vec::new()).await;
+            });
+            (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "x")])
+        }
+    });
+    hello().route("/socket", upgrades)
+}
+
+#[tokio::test]
+async fn a_socket_is_a_connection_after_its_request_was_answered() {
+    let served = served(sockets(), Limits { connections: 1, ..short() }).await;
+    let mut socket = TcpStream::connect(served.at).await.unwrap();
+    let ask = b"GET /socket HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+    socket.write_all(ask).await.unwrap();
+    let (mut back, mut more) = (Vec::new(), [0; 1_024]);
+    while !back.ends_with(b"open") {
+        let read = tokio::time::timeout(LONG, socket.read(&mut more)).await.unwrap().unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&back));
+        back.extend_from_slice(&more[..read]);
+    }
+    assert!(closed_after(served.at, "").await.contains("too_many_connections"));
+    drop(socket);
+    let ask = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let again = async { while !closed_after(served.at, ask).await.ends_with("hello") {} };
+    tokio::time::timeout(LONG, again).await.expect("the place becomes free");
+}
+
+#[tokio::test]
+async fn one_address_has_half_of_the_connections_and_a_proxy_all_of_them() {
+    let config = crate::door::DoorConfig {
+        proxies: vec!["127.0.0.3/32".parse().unwrap()],
+        ..crate::door::DoorConfig::default()
+    };
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let served = served_behind(hello(), limits, None, Arc::new(Proxies::of(&config))).await;
+    let connect = async |last: u8| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        socket.connect(served.at).await.unwrap()
+    };
+    // A connection that is let in as soon as there is a place, and stays open.
+    let greeted = async |last: u8| {
+        loop {
+            let (mut stream, mut back) = (connect(last).await, [0; 1_024]);
+            stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+            // One that is turned away may be reset.
+            let read = stream.read(&mut back).await.unwrap_or_default();
+            if back[..read].ends_with(b"hello") {
+                break stream;
+            }
+        }
+    };
+    let refused = async |last: u8| {
+        let mut back = String::new();
+        connect(last).await.read_to_string(&mut back).await.unwrap();
+        assert!(back.contains("too_many_connections"), "{last}: {back}");
+    };
+    let all = async {
+        let held = [greeted(1).await, greeted(1).await];
+        refused(1).await;
+        let other = [greeted(2).await, greeted(3).await];
+        refused(2).await;
+        drop(held);
+        let proxy = [greeted(3).await, greeted(3).await];
+        refused(2).await;
+        drop((other, proxy));
+    };
+    tokio::time::timeout(LONG, all).await.expect("each gets its places");
 }
 
 #[tokio::test]
