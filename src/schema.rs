@@ -129,12 +129,15 @@ impl Schema {
     /// the schema says array (what a bare `{}` in Lua is) becomes an empty array.
     ///
     /// # Errors
-    /// As [`Schema::validate`], after that.
+    /// As [`Schema::validate`], after that; also if the defaults have more than 4 MiB.
     pub fn accept(&self, mut value: Value) -> Result<Value, Vec<Violation>> {
         let Some(compiled) = &self.0 else {
             return Ok(value);
         };
-        shape::complete(&mut value, &compiled.document);
+        if !shape::complete(&mut value, &compiled.document) {
+            let message = format!("the defaults have more than {} bytes", shape::MAX_DEFAULTS);
+            return Err(vec![Violation { path: "$".to_owned(), message }]);
+        }
         self.validate(&value)?;
         Ok(value)
     }

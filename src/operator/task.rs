@@ -176,7 +176,8 @@ pub trait Reporter: Send + Sync {
     /// The work has begun: the attempt's timeout runs from now. May be called twice.
     fn delivered(&self, delivery: Delivery);
 
-    /// The work begins now, after a wait within the host. It is not recorded, and may be called twice.
+    /// The work begins now, after a wait within the host or before its delivery can be reported. It
+    /// is not recorded, and may be called twice.
     fn begins(&self);
 
     /// Progress for watchers; lossy.

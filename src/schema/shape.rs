@@ -5,6 +5,9 @@ use serde_json::{Map, Value};
 const MAX_DEPTH: u32 = 200;
 const MAX_WORK: u32 = 1_000_000;
 
+/// The maximum size of the defaults that are filled in, about as JSON, in bytes.
+pub(super) const MAX_DEFAULTS: usize = 4 << 20;
+
 /// Keywords that apply further schemas to the same value.
 const APPLICATORS: [&str; 9] =
     ["allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "not", "dependentSchemas"];
@@ -69,16 +72,22 @@ fn contains_key(value: &Value, key: &str) -> bool {
 }
 
 /// Fills in defaults and turns empty objects into arrays, as far as the schema is unambiguous:
-/// alternatives (`anyOf`, `oneOf`) are left alone.
-pub(super) fn complete(value: &mut Value, document: &Value) {
-    Completion { document, work: MAX_WORK }.one(value, document, MAX_DEPTH);
+/// alternatives (`anyOf`, `oneOf`) are left alone. Returns false if there are more defaults than
+/// [`MAX_DEFAULTS`].
+#[must_use]
+pub(super) fn complete(value: &mut Value, document: &Value) -> bool {
+    let mut completion = Completion { document, work: MAX_WORK, bytes: Some(MAX_DEFAULTS) };
+    completion.one(value, document, MAX_DEPTH);
+    completion.bytes.is_some()
 }
 
-/// A pass over a value. Both bounds are far beyond sensible schemas; they end the walk through one
-/// whose references or defaults go in circles.
+/// A pass over a value. The bounds of depth and work are far beyond sensible schemas; they end the
+/// walk through one whose references or defaults go in circles.
 struct Completion<'d> {
     document: &'d Value,
     work: u32,
+    /// The bytes that further defaults may have; `None` once one had more.
+    bytes: Option<usize>,
 }
 
 impl<'d> Completion<'d> {
@@ -86,7 +95,7 @@ impl<'d> Completion<'d> {
         let Value::Object(schema) = schema else {
             return;
         };
-        if depth == 0 || self.work == 0 {
+        if depth == 0 || self.work == 0 || self.bytes.is_none() {
             return;
         }
         self.work -= 1;
@@ -119,6 +128,11 @@ impl<'d> Completion<'d> {
             if !object.contains_key(name)
                 && let Some(default) = property.get("default")
             {
+                let size = name.len() + MARKS + size(default);
+                self.bytes = self.bytes.and_then(|left| left.checked_sub(size));
+                if self.bytes.is_none() {
+                    return;
+                }
                 object.insert(name.clone(), default.clone());
             }
             if let Some(value) = object.get_mut(name) {
@@ -141,6 +155,21 @@ impl<'d> Completion<'d> {
             if let Some(schema) = first.get(index).or(rest) {
                 self.one(item, schema, depth);
             }
+        }
+    }
+}
+
+/// The bytes of the marks around a key in JSON: two quotes, a colon and a comma.
+const MARKS: usize = 4;
+
+/// Returns about the size of a value as JSON, in bytes.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => 2 + items.iter().map(|item| size(item) + 1).sum::<usize>(),
+        Value::Object(object) => {
+            2 + object.iter().map(|(name, it)| name.len() + MARKS + size(it)).sum::<usize>()
         }
     }
 }

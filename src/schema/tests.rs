@@ -90,8 +90,24 @@ fn defaults_that_go_in_circles_come_to_an_end() {
     let doubling =
         json!({"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"default": 1}}});
     let mut value = json!({});
-    shape::complete(&mut value, &doubling);
+    assert!(shape::complete(&mut value, &doubling));
     assert_eq!(value, json!({"a": 1}));
+}
+
+#[test]
+fn defaults_have_a_size() {
+    let schema = schema(
+        json!({"type": "array", "items": {"type": "object", "properties": {
+            "k": {"default": ["x".repeat(1 << 10)]}}}}),
+        false,
+    );
+    let of = |items: usize| schema.accept(json!(vec![json!({}); items]));
+    assert_eq!(of(4_000).unwrap()[3_999]["k"][0].as_str().map(str::len), Some(1 << 10));
+    let refused = of(100_000).unwrap_err();
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refused[0].to_string(), "$: the defaults have more than 4194304 bytes");
+    let own = json!(vec![json!({"k": 1}); 100_000]);
+    assert!(schema.accept(own).is_ok());
 }
 
 #[test]

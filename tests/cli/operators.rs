@@ -247,11 +247,11 @@ return swarm.blueprint {
     let naps: Vec<_> = steps.iter().filter(|step| step["name"] == "nap").collect();
     assert_eq!(naps.len(), 3);
     for nap in &naps {
-        assert!(number(nap, "ran_ms") >= 200, "{nap}");
+        assert!(number(nap, "ran_ms") >= 290, "{nap}");
         let parts = number(nap, "queued_ms") + number(nap, "ran_ms");
         assert_eq!(parts, number(nap, "duration_ms"), "{nap}");
     }
-    assert!(naps.iter().any(|nap| number(nap, "queued_ms") >= 400), "{naps:#?}");
+    assert!(naps.iter().any(|nap| number(nap, "queued_ms") >= 580), "{naps:#?}");
     let sum = steps.iter().find(|step| step["name"] == "sum").unwrap();
     assert!(!sum["ran_ms"].is_null(), "{sum}");
     let echo = steps.iter().find(|step| step["name"] == "said").unwrap();

@@ -17,6 +17,7 @@ use crate::{
         view::events,
     },
     journal::{Decision, Fact},
+    middleware::Dispatched,
 };
 
 /// Handles one message of the host itself.
@@ -53,7 +54,8 @@ pub(crate) fn receive(turn: &mut Turn<'_>, message: Internal) {
                 && task.attempt == attempt
             {
                 task.live = None;
-                task.ran_ms = ran_ms;
+                // The work of one that is parked goes on elsewhere.
+                task.ran_ms = ran_ms.filter(|_| !matches!(result, Ok(Dispatched::Parked)));
             }
             attempts::finished(turn, step, attempt, result);
         }

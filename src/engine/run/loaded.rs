@@ -35,8 +35,10 @@ pub(crate) struct Rows {
     pub(crate) files: Vec<ArtifactRow>,
     pub(crate) charge: Option<ChargeRow>,
     pub(crate) state: Result<OwnState, StoreError>,
-    /// The state of the child runs of open steps, and of steps that were canceled, by step.
+    /// The state of the child runs of open steps, by step.
     pub(crate) called: HashMap<u32, Called>,
+    /// The usage of child runs that ended after their step was canceled, last step first.
+    pub(crate) late: Vec<(u32, RunId, Usage)>,
 }
 
 /// The state of a child run.
@@ -47,8 +49,6 @@ pub(crate) enum Called {
     Open,
     /// The run has ended.
     Ended(Outcome, Option<Usage>),
-    /// The run has ended after its step was canceled, and this usage was not counted.
-    Late(RunId, Usage),
     /// The run could not be read.
     Unknown(StoreError),
 }

@@ -204,6 +204,13 @@ impl Began {
         self.0.store(steady_ms.max(1), Ordering::Relaxed);
     }
 
+    /// Notes that it has begun, unless that was noted.
+    pub(crate) fn set_once(&self, steady_ms: u64) {
+        let first = steady_ms.max(1);
+        // Fails if it was noted.
+        let _ = self.0.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Returns how long it has lasted.
     pub(crate) fn elapsed(&self, steady_ms: u64) -> Option<u64> {
         let began = self.0.load(Ordering::Relaxed);

@@ -9,12 +9,12 @@ use crate::{
     token::Grant,
 };
 
-/// The maximum length of the name of a signal or a query, in bytes.
-pub(crate) const WORD_BYTES: usize = 200;
+/// The rule of [`is_word`], for messages.
+pub(crate) const WORD_RULE: &str = "1 to 200 bytes without control characters";
 
 /// Returns true if a signal or a query can have the name, which is shown to people.
 pub(crate) fn is_word(name: &str) -> bool {
-    !name.is_empty() && name.len() <= WORD_BYTES && !name.chars().any(char::is_control)
+    !name.is_empty() && name.len() <= 200 && !name.chars().any(char::is_control)
 }
 
 /// Returns the input of an operator for an input of the protocol: the message alone, or with its

@@ -88,7 +88,8 @@ pub(crate) fn read(
     let rows = Rows {
         program: shared.programs.by_hash(&started.hash),
         publisher: shared.programs.publisher(&started.hash)?,
-        called: called(shared, num, &chain),
+        called: called(shared, &chain),
+        late: late(shared, num, &chain),
         entries,
         chain,
         tasks: tasks.into_iter().map(|row| (row.step, row)).collect(),
@@ -111,25 +112,32 @@ fn damaged(num: u64, error: &ChainError) -> StoreError {
     StoreError::Damaged { what: format!("run {num}"), reason: error.to_string() }
 }
 
-/// The number of canceled calls whose usage is looked for: the last ones, as the host may have
-/// stopped before it was counted.
+/// The number of canceled calls, the last ones, whose usage is looked for.
 const LATE: usize = 100;
 
-/// Reads the state of the child runs of open steps, and the usage of those of canceled steps.
-fn called(shared: &Shared, num: u64, chain: &Chain) -> HashMap<u32, Called> {
+/// Reads the state of the child runs of open steps.
+fn called(shared: &Shared, chain: &Chain) -> HashMap<u32, Called> {
     let calls = chain.open().filter_map(|number| {
         let step = &chain.step(number)?.scheduled;
         let is_call = step.kind == StepKind::Child;
         Some((number, child_id(step.call_id.as_deref().filter(|_| is_call))?))
     });
+    calls.map(|(number, child)| (number, became(shared, child))).collect()
+}
+
+/// Reads the usage of the child runs of canceled steps that was not counted: the host may have
+/// stopped between the end of the child run and that.
+fn late(shared: &Shared, num: u64, chain: &Chain) -> Vec<(u32, RunId, Usage)> {
+    if matches!(chain.state(), RunState::Ended(_)) {
+        // An ended run counts nothing any more.
+        return Vec::new();
+    }
     let canceled = chain.steps().iter().rev().filter_map(|step| Some((step, canceled_call(step)?)));
-    // An ended run counts nothing any more.
-    let most = if matches!(chain.state(), RunState::Ended(_)) { 0 } else { LATE };
-    let late = canceled.take(most).filter_map(|(step, child)| {
+    let late = canceled.take(LATE).filter_map(|(step, child)| {
         let number = step.scheduled.step;
-        Some((number, Called::Late(child, used_by(shared, child, (num, number))?)))
+        Some((number, child, used_by(shared, child, (num, number))?))
     });
-    calls.map(|(number, child)| (number, became(shared, child))).chain(late).collect()
+    late.collect()
 }
 
 /// Returns the usage of a run that has ended, if that step called it. A canceled step of a copy

@@ -68,8 +68,9 @@ impl StackBook {
         if let Some(known) = known {
             return known;
         }
-        // Without the lock, which all shards take. If two assemble one, the first counts for both. A
-        // stack that is dropped later loses nothing: what its layers store is durable.
+        // The lock, which all shards take, is not held meanwhile. If two assemble a stack, the
+        // first counts for both. One that is dropped later loses nothing: what its layers store is
+        // durable.
         let (stacks, is_usable) = self.assemble(program, layers);
         let stacks = Arc::new(stacks);
         if !is_usable {

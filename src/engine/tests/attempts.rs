@@ -1,4 +1,9 @@
 use super::*;
+use crate::{
+    middleware::TaskDone,
+    operator::{Backend, Delivery, Reply, Residence, Task},
+    protocol::Failure,
+};
 
 const RETRIED: &str = r#"agents = { q = { operator = "queue", queue = "q",
             retry = { max_attempts = 3, backoff = "2s", jitter = false } } },
@@ -176,4 +181,37 @@ async fn a_cancel_reaches_the_child_process() {
     bench.engine.cancel(&bench.admin(), run, "enough".into(), None).await.unwrap();
     assert_eq!(bench.ended(run).await.status, RunStatus::Canceled);
     bench.close().await;
+}
+
+/// Work of 300 milliseconds, which is over before the run can record that it began.
+struct Busy(Clock);
+
+#[async_trait::async_trait]
+impl Backend for Busy {
+    fn kind(&self) -> &'static str {
+        "busy"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    async fn execute(&self, task: Arc<Task>, _: Json) -> Result<Reply, Failure> {
+        task.reporter.delivered(Delivery { worker: "it".into() });
+        self.0.advance(Duration::from_millis(300));
+        Ok(Reply::Done(TaskDone::new(Json::null())))
+    }
+}
+
+#[tokio::test]
+async fn the_time_at_work_begins_with_the_work_and_not_with_its_record() {
+    let clock = Clock::manual(1_700_000_000_000);
+    let code = Coded::default().and("busy", Busy(clock.clone()));
+    let bench = Bench::open_coded(Arc::new(tempfile::tempdir().unwrap()), clock, &code);
+    let body = r#"agents = { w = { operator = "busy" } },
+        flow = function(ctx) ctx:run("w") end"#;
+    let run = bench.start(body, "null").await;
+    bench.ended(run).await;
+    let steps = bench.engine.steps(&bench.admin(), run, 0, 9).await.unwrap();
+    assert_eq!((steps.items[0].queued_ms, steps.items[0].ran_ms), (Some(0), Some(300)));
 }

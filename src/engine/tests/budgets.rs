@@ -161,31 +161,44 @@ async fn a_called_run_has_what_is_left_and_its_use_counts_for_its_caller() {
     assert_eq!(view.usage.unwrap().total.input_tokens, Some(105));
 }
 
+/// Starts a run that calls itself until the signal `stop`. The called run does `called` first, and
+/// the caller `after` afterwards. Returns both runs.
+async fn calling(bench: &Bench, limits: &str, called: &str, after: &str) -> (RunId, RunId) {
+    let body = format!(
+        r#"{limits} agents = {{ q = {{ operator = "queue", queue = "q" }} }},
+        flow = function(ctx, input)
+            if input.child then
+                {called}
+                return ctx:wait("never")
+            end
+            ctx:race {{
+                function() return ctx:call("it", {{ child = true }}) end,
+                function() return ctx:wait("stop") end,
+            }}
+            {after}
+        end"#
+    );
+    let run = bench.start(&body, "{}").await;
+    let view = bench.waiting(run, "child").await;
+    let on = view.waiting_on.iter().find(|on| on.kind == "child").unwrap();
+    (run, on.subject.run.unwrap())
+}
+
+/// The work of a called run whose compensation is a task.
+const UNDONE: &str = r#"ctx:defer(function() ctx:run("q") end) ctx:run("q")"#;
+
+fn used(view: &RunView) -> Option<u64> {
+    view.usage.as_ref().and_then(|it| it.total.input_tokens)
+}
+
 #[tokio::test]
 async fn the_use_of_a_called_run_counts_for_its_caller_also_if_the_call_was_canceled() {
     let bench = Bench::new();
-    let body = r#"limits = { tokens = 50 }, agents = { q = { operator = "queue", queue = "q" } },
-        flow = function(ctx, input)
-            if input.child then
-                ctx:run("q")
-                return ctx:wait("never")
-            end
-            ctx:race {
-                function() return ctx:call("it", { child = true }) end,
-                function() return ctx:wait("stop") end,
-            }
-            ctx:wait("go")
-            local _, err = ctx:try("q")
-            return err.kind
-        end"#;
-    let run = bench.start(body, "{}").await;
-    let view = bench.waiting(run, "child").await;
-    let on = view.waiting_on.iter().find(|on| on.kind == "child").unwrap();
-    let child = on.subject.run.unwrap();
+    let after = r#"ctx:wait("go") local _, err = ctx:try("q") return err.kind"#;
+    let (run, child) = calling(&bench, "limits = { tokens = 50 },", r#"ctx:run("q")"#, after).await;
     reports(&bench, "q", serde_json::json!({ "input": 60 })).await;
     bench.signal(run, "stop", "1").await.unwrap();
     assert_eq!(bench.ended(child).await.status, RunStatus::Canceled);
-    let used = |view: &RunView| view.usage.as_ref().and_then(|it| it.total.input_tokens);
     bench.until(run, "the use of the called run", |view| used(view) == Some(60)).await;
     let bench = bench.restart().await;
     bench.signal(run, "go", "1").await.unwrap();
@@ -200,21 +213,7 @@ async fn the_use_of_a_called_run_counts_for_its_caller_also_if_the_call_was_canc
 #[tokio::test]
 async fn the_use_of_a_canceled_call_counts_for_its_caller_alone_and_not_for_a_copy() {
     let bench = Bench::new();
-    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
-        flow = function(ctx, input)
-            if input.child then
-                ctx:defer(function() ctx:run("q") end)
-                ctx:run("q")
-                return ctx:wait("never")
-            end
-            ctx:race {
-                function() return ctx:call("it", { child = true }) end,
-                function() return ctx:wait("stop") end,
-            }
-            return ctx:wait("go")
-        end"#;
-    let run = bench.start(body, "{}").await;
-    bench.waiting(run, "child").await;
+    let (run, _) = calling(&bench, "", UNDONE, r#"return ctx:wait("go")"#).await;
     reports(&bench, "q", serde_json::json!({ "input": 1 })).await;
     bench.signal(run, "stop", "1").await.unwrap();
     let held = bench.lease("q").await;
@@ -223,13 +222,41 @@ async fn the_use_of_a_canceled_call_counts_for_its_caller_alone_and_not_for_a_co
     let usage = crate::operator::read_usage(&serde_json::json!({ "input": 60 }));
     let said = Report { usage, ..report("1") };
     bench.engine.tasks().report(&bench.holder(&held.handle), said).await.unwrap();
-    let used = |view: &RunView| view.usage.as_ref().and_then(|it| it.total.input_tokens);
     bench.until(run, "the use of the called run", |view| used(view) == Some(61)).await;
     let stored = bench.store.header(run.num()).unwrap().unwrap().used.unwrap();
     assert!(stored.contains("61"), "{stored}");
     let bench = bench.restart().await;
     bench.signal(copy, "go", "1").await.unwrap();
     assert_eq!(used(&bench.ended(copy).await), None);
+}
+
+#[tokio::test]
+async fn the_use_of_a_canceled_call_counts_also_if_the_host_died_when_the_called_run_had_ended() {
+    let bench = Bench::new();
+    let (run, child) = calling(&bench, "", UNDONE, r#"return ctx:wait("go")"#).await;
+    reports(&bench, "q", serde_json::json!({ "input": 1 })).await;
+    bench.signal(run, "stop", "1").await.unwrap();
+    bench.lease("q").await;
+    let (dir, clock) = (Arc::clone(&bench.dir), bench.clock.clone());
+    bench.close().await;
+
+    // The called run ends, and its caller never learns of it.
+    let store = Sqlite::open(dir.path(), &crate::store::Options::default()).unwrap();
+    let mut header = store.header(child.num()).unwrap().unwrap();
+    let total = crate::operator::read_usage(&serde_json::json!({ "input": 61 })).unwrap();
+    let spent = crate::journal::Spent { total, ..Default::default() };
+    header.used = crate::store::Used::encode(&spent, &Default::default());
+    header.status = RunStatus::Canceled;
+    header.ended_ms = Some(clock.now_ms());
+    let expected = Some(header.cursor);
+    let ended = crate::store::RunWrite { header, expected, entries: Vec::new(), whole: true };
+    crate::store::commit(&*store, Vec::new(), Some(ended), Vec::new()).await.unwrap();
+    store.close().unwrap();
+    drop(store);
+
+    let bench = Bench::open(dir, clock);
+    bench.signal(run, "go", "1").await.unwrap();
+    assert_eq!(used(&bench.ended(run).await), Some(61));
 }
 
 #[tokio::test]

@@ -560,6 +560,12 @@ async fn the_starter_answers_what_names_it_and_nothing_else() {
     };
     let run = begin(asks(r#"{ "ann", "starter" }"#)).await;
     let task = bench.asked(run).await.id;
+    let filter = TaskFilter { limit: 9, ..Default::default() };
+    for (who, lists) in [(&starter, 1), (&other, 0), (&bench.admin(), 0), (&approver("ann"), 1)] {
+        let sought = Sought { mine: true, text: None };
+        let found = bench.engine.tasks().find(who, filter.clone(), sought).await.unwrap();
+        assert_eq!(found.items.len(), lists, "{}", who.subject);
+    }
     // Without the verb, and without being asked.
     assert_eq!(bench.say(&starter, task, "7").await.unwrap_err(), "forbidden_verb");
     assert_eq!(reply(&other, task).await.unwrap_err(), "wrong_role");

@@ -203,12 +203,17 @@ async fn what_is_transient_of_a_run_goes_with_it() {
 const ASKS: &str = r#"agents = { q = { operator = "queue", queue = "q" } },
     flow = function(ctx) return ctx:run("q") end"#;
 
+/// Starts a run and leases its task of the queue `q`.
+async fn at_work(bench: &Bench, body: &str) -> (RunId, Holder) {
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    (run, bench.holder(&leased.handle))
+}
+
 #[tokio::test]
 async fn a_worker_sees_its_run_and_its_operator_and_nothing_else() {
     let bench = Bench::new();
-    let run = bench.start(ASKS, "null").await;
-    let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
+    let (run, holder) = at_work(&bench, ASKS).await;
     let own = Scope::Operator { workflow: run.to_string().into(), operator: "queue".into() };
     let put = async |scope: Option<String>| {
         let value = Json::from_trusted("1");
@@ -234,9 +239,7 @@ async fn a_worker_sees_its_run_and_its_operator_and_nothing_else() {
 #[tokio::test]
 async fn effects_on_state_are_applied_in_order_with_their_hints_or_not_at_all() {
     let bench = Bench::new();
-    let run = bench.start(ASKS, "null").await;
-    let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
+    let (run, holder) = at_work(&bench, ASKS).await;
     let own = serde_json::json!({ "workflow": run.to_string() });
     let effects = vec![
         serde_json::json!({ "type": "write_memory", "scope": "global", "key": "a", "value": 1,
@@ -289,9 +292,7 @@ async fn a_delegates_result_goes_to_the_flow_and_several_in_their_order() {
         ),
     ] {
         let bench = Bench::new();
-        let run = bench.start(ASKS, "null").await;
-        let leased = bench.lease("q").await;
-        let holder = bench.holder(&leased.handle);
+        let (run, holder) = at_work(&bench, ASKS).await;
         let kept = effects.len();
         bench.engine.tasks().report(&holder, Report { effects, ..report("7") }).await.unwrap();
         assert_eq!(bench.ended(run).await.output.unwrap().as_str(), value);
@@ -305,9 +306,7 @@ async fn what_was_left_to_another_is_taken_up_after_a_restart() {
     let bench = Bench::new();
     let body = r#"agents = { q = { operator = "queue", queue = "q", output = s.object { n = s.integer } } },
         flow = function(ctx) return ctx:run("q") end"#;
-    let run = bench.start(body, "null").await;
-    let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
+    let (run, holder) = at_work(&bench, body).await;
     let handoff =
         serde_json::json!({ "type": "handoff", "operator": "queue", "state": { "left": 2 } });
     bench
@@ -345,9 +344,7 @@ async fn the_signals_of_every_result_of_a_step_arrive_and_all_of_them_are_limite
             "payload": { "signal_type": "s", "data": n } })
     };
     let handoff = || serde_json::json!({ "type": "handoff", "operator": "queue", "state": 1 });
-    let run = bench.start(ASKS, "null").await;
-    let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
+    let (run, holder) = at_work(&bench, ASKS).await;
     let effects = vec![signal(1), signal(2), handoff()];
     bench.engine.tasks().report(&holder, Report { effects, ..report("7") }).await.unwrap();
     // What was sent before the restart counts.
@@ -377,9 +374,7 @@ async fn signals_of_flows_and_effects_are_those_that_a_caller_may_send() {
             ctx:run("q")
             return kinds
         end"#;
-    let run = bench.start(body, "null").await;
-    let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
+    let (run, holder) = at_work(&bench, body).await;
     let large = "x".repeat(4 << 20);
     for (name, data, says) in [("a\nb", "", "1 to 200 bytes"), ("s", large.as_str(), "is over")] {
         let signal = serde_json::json!({ "type": "signal", "target": run.to_string(),
@@ -388,7 +383,7 @@ async fn signals_of_flows_and_effects_are_those_that_a_caller_may_send() {
         let refused = bench.engine.tasks().report(&holder, said).await.unwrap_err();
         assert!(refused.to_string().contains(says), "{refused}");
     }
-    bench.report(&leased.handle, "1").await.unwrap();
+    bench.engine.tasks().report(&holder, report("1")).await.unwrap();
     let kinds = bench.ended(run).await.output.unwrap();
     assert_eq!(kinds.as_str(), r#"["refused","refused","refused","sent"]"#);
 }
@@ -416,11 +411,9 @@ async fn a_person_allows_a_tool_and_the_operator_goes_on_with_the_answer() {
     let bench = Bench::new();
     let body = r#"agents = { q = { operator = "queue", queue = "q" } },
         flow = function(ctx) return ctx:run("q", { goal = "clean" }) end"#;
-    let run = bench.start(body, "null").await;
-    let leased = bench.lease("q").await;
+    let (run, holder) = at_work(&bench, body).await;
     let asks = serde_json::json!({ "type": "tool_approval_required", "tool_name": "rm",
         "call_id": "c1", "input": { "path": "x" } });
-    let holder = bench.holder(&leased.handle);
     bench
         .engine
         .tasks()
@@ -450,9 +443,7 @@ async fn a_person_allows_a_tool_and_the_operator_goes_on_with_the_answer() {
 #[tokio::test]
 async fn follow_ups_are_bounded_known_and_permitted() {
     let bench = Bench::new();
-    bench.start(ASKS, "null").await;
-    let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
+    let (_, holder) = at_work(&bench, ASKS).await;
     let handoff = serde_json::json!({ "type": "handoff", "operator": "echo", "state": 1 });
     for (effects, why) in [
         (vec![delegate("nobody", "x")], "there is no operator nobody"),
@@ -488,9 +479,7 @@ async fn every_operation_on_state_passes_the_layers() {
             ctx:run("q")
             return kinds
         end"#;
-    let run = bench.start(body, "null").await;
-    let leased = bench.lease("q").await;
-    let holder = bench.holder(&leased.handle);
+    let (run, holder) = at_work(&bench, body).await;
     let write =
         serde_json::json!({ "type": "write_memory", "scope": "global", "key": "k", "value": 1 });
     let error =

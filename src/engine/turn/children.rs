@@ -112,7 +112,7 @@ pub(crate) fn count_late(turn: &mut Turn<'_>, number: u32, child: RunId, usage: 
 /// Takes up a step that calls a run, with what became of that.
 pub(crate) fn take_up_child(turn: &mut Turn<'_>, number: u32, called: Option<&Called>) {
     match called {
-        None | Some(Called::Open | Called::Late(..)) => {}
+        None | Some(Called::Open) => {}
         Some(Called::Nowhere) => {
             turn.run.pending.after.performs.push(Perform::StartChild { step: number });
         }

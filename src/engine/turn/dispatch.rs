@@ -130,6 +130,8 @@ impl Reporter for AttemptReporter {
     }
 
     fn delivered(&self, delivery: Delivery) {
+        // A busy run records the delivery later.
+        self.began.set_once(self.shared.clock.steady_ms());
         let (step, attempt) = (self.step, self.attempt);
         self.shared.tell(self.run, Internal::Delivered { step, attempt, delivery });
     }

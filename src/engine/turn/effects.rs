@@ -9,7 +9,7 @@ use crate::{
             perform::Perform,
             resident::Run,
             task::OpenTask,
-            values::{WORD_BYTES, is_word},
+            values::{WORD_RULE, is_word},
         },
         settings::CustomEffects,
         turn::{
@@ -183,9 +183,9 @@ fn admit(turn: &Turn<'_>, step: u32, effect: &Effect) -> Result<(), Failure> {
             may_write(turn.run, step, scope, to_key, &name)
         }
         Effect::Log { .. } => Ok(()),
-        Effect::Signal { payload, .. } if !is_word(&payload.signal_type) => Err(no(format!(
-            "signal: its name has 1 to {WORD_BYTES} bytes without control characters"
-        ))),
+        Effect::Signal { payload, .. } if !is_word(&payload.signal_type) => {
+            Err(no(format!("signal: its name has {WORD_RULE}")))
+        }
         Effect::Signal { payload, .. } if payload.data.to_string().len() > limit => {
             Err(no(format!("signal {:?}: the payload is over {limit} bytes", payload.signal_type)))
         }

@@ -112,6 +112,7 @@ pub(crate) fn next_attempt(turn: &mut Turn<'_>, number: u32) {
     let Some(task) = turn.run.task_mut(number) else { return };
     task.attempt += 1;
     task.invalid = 0;
+    task.ran_ms = None;
     fault::point("engine.next_attempt");
     task.reported = false;
     task.is_silent = false;

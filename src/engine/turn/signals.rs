@@ -6,7 +6,7 @@ use crate::{
             due::Due,
             open::Open,
             perform::Perform,
-            values::{WORD_BYTES, is_word, payload_value, timeout_value},
+            values::{WORD_RULE, is_word, payload_value, timeout_value},
         },
         turn::{
             authority,
@@ -68,9 +68,7 @@ pub(crate) fn schedule_wait(
 pub(crate) fn send_signal(turn: &mut Turn<'_>, to: &str, name: &str, payload: &Json) -> Outcome {
     let refused = |why: String| Outcome::Failed(Failure::new(kind::REFUSED, why));
     if !is_word(name) {
-        return refused(format!(
-            "signal: its name has 1 to {WORD_BYTES} bytes without control characters"
-        ));
+        return refused(format!("signal: its name has {WORD_RULE}"));
     }
     let Ok(receiver) = to.parse::<RunId>() else {
         return refused(format!("signal {name:?}: {to:?} is not the id of a run"));

@@ -5,15 +5,8 @@ use std::collections::{HashMap, HashSet};
 use crate::{
     engine::{
         run::{
-            driver::Work,
-            due::Due,
-            loaded::{Called, Rows},
-            members::Members,
-            open::Open,
-            perform::Perform,
-            question::Question,
-            task::Phase,
-            values::child_id,
+            driver::Work, due::Due, loaded::Rows, members::Members, open::Open, perform::Perform,
+            question::Question, task::Phase, values::child_id,
         },
         turn::{
             attempts, children,
@@ -62,14 +55,8 @@ pub(crate) fn take_up_open(turn: &mut Turn<'_>, rows: &Rows, mut ops: HashMap<St
         let op = ops.remove(&step.key);
         take_up_step(turn, step, op, (paused, &members, rows));
     }
-    let late = rows.called.iter().filter_map(|(number, called)| match called {
-        Called::Late(child, usage) => Some((*number, *child, usage.clone())),
-        Called::Nowhere | Called::Open | Called::Ended(..) | Called::Unknown(_) => None,
-    });
-    let mut late: Vec<_> = late.collect();
-    late.sort_unstable_by_key(|(number, ..)| *number);
-    for (number, child, usage) in late {
-        children::count_late(turn, number, child, usage);
+    for (number, child, usage) in rows.late.iter().rev() {
+        children::count_late(turn, *number, *child, usage.clone());
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
         },
         verbs::{engine::TaskVerbs, workers::cursor},
     },
+    flow::STARTER,
     protocol::{RunId, TaskId},
     session::Hub,
     store::{TaskFilter, TaskRow},
@@ -101,11 +102,13 @@ fn has(row: &TaskRow, words: &[String]) -> bool {
     words.iter().all(|word| texts.contains(word.as_str()))
 }
 
-/// Returns true if a task asks this caller, whose party has not answered it yet.
-fn asks(sessions: &Hub, view: &TaskView, caller: &Caller) -> bool {
+/// Returns true if a task asks this caller, whose party has not answered it yet. `starter` is the
+/// subject that started its run.
+fn asks(sessions: &Hub, (view, starter): (&TaskView, &str), caller: &Caller) -> bool {
     let (subject, own) = (&caller.subject, person(&caller.subject));
     let is_named = |word: &String| match word.parse::<Role>() {
         Ok(role) => caller.grant.role.holds(role),
+        Err(_) if STARTER.contains(&word.as_str()) => is_same_subject(starter, subject),
         Err(_) => is_same_subject(word, subject) || is_same_subject(word, &own),
     };
     let named = view.by.is_empty() || view.by.iter().any(is_named);
@@ -134,12 +137,15 @@ impl TaskVerbs<'_> {
             let words = words.clone();
             let read = self.read_some(page, move |row| has(row, &words)).await?;
             looked += read.rows;
-            for (key, view) in read.found {
+            for (key, found) in read.found {
                 if items.len() == limit {
                     return Ok(Page { items, next_cursor: after.map(cursor) });
                 }
                 after = Some(key);
-                items.extend(view.filter(|it| !sought.mine || asks(sessions, it, caller)));
+                let Some((view, starter)) = found else { continue };
+                if !sought.mine || asks(sessions, (&view, starter.as_str()), caller) {
+                    items.push(view);
+                }
             }
             after = read.last.or(after);
             if !read.more || looked >= MOST_LOOKED {
@@ -167,7 +173,7 @@ impl TaskVerbs<'_> {
             let page = TaskFilter { after, limit: READ - looked, ..filter.clone() };
             let words = words.clone();
             let read = self.read_some(page, move |row| asks(row) && has(row, &words)).await?;
-            items.extend(read.found.into_iter().filter_map(|(_, view)| view));
+            items.extend(read.found.into_iter().filter_map(|(_, found)| Some(found?.0)));
             if !read.more {
                 break;
             }

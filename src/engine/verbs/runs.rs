@@ -10,7 +10,7 @@ use crate::{
         SeatView, StepView, WaitFor,
         run::{
             reply::Waiter,
-            values::{WORD_BYTES, is_word},
+            values::{WORD_RULE, is_word},
         },
         settings::{ROOM_MS, STORAGE_RETRY_MS},
         shared::{
@@ -499,9 +499,7 @@ fn check_name(what: &'static str, name: &str) -> Result<(), EngineError> {
     if is_word(name) {
         return Ok(());
     }
-    Err(EngineError::BadRequest(format!(
-        "name {what}: 1 to {WORD_BYTES} bytes without control characters"
-    )))
+    Err(EngineError::BadRequest(format!("name {what}: {WORD_RULE}")))
 }
 
 /// A history of at most this many entries is read as a whole.

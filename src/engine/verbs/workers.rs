@@ -20,10 +20,13 @@ use crate::{
 /// A request that was sent to a run, unless it could not be.
 pub(super) type Sent = Result<Answering, EngineError>;
 
+/// An open task, and the subject that started its run.
+pub(crate) type FoundTask = (TaskView, String);
+
 /// Some open tasks, as lists show them.
 pub(crate) struct TasksRead {
     /// Those that fit, by run and step; `None` if the run is gone.
-    pub(crate) found: Vec<((u64, u32), Option<TaskView>)>,
+    pub(crate) found: Vec<((u64, u32), Option<FoundTask>)>,
     /// The number of rows.
     pub(crate) rows: usize,
     /// The last row.
@@ -55,7 +58,7 @@ impl TaskVerbs<'_> {
             let read =
                 self.read_some(TaskFilter { after, limit, ..filter.clone() }, |_| true).await?;
             (more, after, seen) = (read.more, read.last.or(after), seen + read.rows);
-            items.extend(read.found.into_iter().filter_map(|(_, view)| view));
+            items.extend(read.found.into_iter().filter_map(|(_, found)| Some(found?.0)));
         }
         Ok(Page { items, next_cursor: after.filter(|_| more).map(cursor) })
     }
@@ -94,9 +97,11 @@ impl TaskVerbs<'_> {
             let (seen, last) = (rows.len(), rows.last().map(key));
             let mut found = Vec::new();
             for row in rows.into_iter().filter(|row| fits(row)) {
-                let header = store.header(row.run)?;
-                let run = header.map(|it| RunId::new(row.run, it.created_ms));
-                found.push((key(&row), run.map(|run| view::task(&row, run, false, &clock))));
+                let shown = store.header(row.run)?.map(|header| {
+                    let run = RunId::new(row.run, header.created_ms);
+                    (view::task(&row, run, false, &clock), header.principal)
+                });
+                found.push((key(&row), shown));
             }
             Ok(TasksRead { found, rows: seen, last, more: seen == filter.limit })
         });

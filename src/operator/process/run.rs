@@ -332,6 +332,8 @@ impl ExecTerminal for Child<'_> {
             }
             return within::execute(within, task, input, prepared, &call).await;
         }
+        // When its delivery is reported, the child runs already.
+        task.reporter.begins();
         let command = (call.program.as_str(), call.args);
         let stdin = match asked {
             Some(asked) => asked.input(),

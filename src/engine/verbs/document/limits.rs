@@ -3,7 +3,7 @@
 use crate::{
     blueprint::is_name,
     engine::{
-        run::values::{WORD_BYTES, is_word},
+        run::values::{WORD_RULE, is_word},
         turn::{files, state::KEY_BYTES},
         verbs::document_lines::{
             DocumentLine, EvidenceLine, File, LAST_MS, LinkLine, Source, Value,
@@ -182,7 +182,7 @@ fn word(what: &str, word: &str) -> Result<(), String> {
     if is_word(word) {
         return Ok(());
     }
-    Err(format!("{what} has 1 to {WORD_BYTES} bytes without control characters"))
+    Err(format!("{what} has {WORD_RULE}"))
 }
 
 fn name_of_blueprint(name: &str) -> Result<(), String> {
