@@ -75,6 +75,7 @@ pub enum LogFormat {
 #[serde(deny_unknown_fields)]
 pub struct Layer {
     /// The data directory.
+    #[serde(default, deserialize_with = "dir")]
     pub data: Option<PathBuf>,
     /// The address of the PostgreSQL database that takes the place of the one in the data directory:
     /// `{ env = "DATABASE_URL" }`, `{ file = "/run/secrets/database" }`, or the address itself if it has
@@ -87,6 +88,7 @@ pub struct Layer {
     /// The address to listen on.
     pub listen: Option<SocketAddr>,
     /// A directory of blueprints to watch.
+    #[serde(default, deserialize_with = "dir")]
     pub blueprints: Option<PathBuf>,
     /// The number of shards; 0 for one per core.
     #[serde(default, deserialize_with = "shards")]
@@ -402,6 +404,14 @@ pub(crate) fn check_shards(shards: usize) -> Result<usize, String> {
     }
 }
 
+fn dir<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    let dir = PathBuf::deserialize(from)?;
+    match dir.as_os_str().is_empty() {
+        true => Err(D::Error::custom("an empty text names no directory; \".\" is the current one")),
+        false => Ok(Some(dir)),
+    }
+}
+
 fn shards<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
     check_shards(usize::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
@@ -478,8 +488,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The address on which the metrics are served without a token, if they are.
     pub metrics: Option<SocketAddr>,
-    /// The retention of ended runs.
-    pub retention: Retention,
+    /// The retention of ended runs, if one is set.
+    pub retention: Option<Retention>,
     /// The policy for effects that the host does not know.
     pub effects: CustomEffects,
     /// The operators in addition to the built-in ones.
@@ -534,7 +544,7 @@ impl From<Layer> for Config {
             log: it.log,
             log_format: it.log_format.unwrap_or_default(),
             metrics: it.metrics.map(|it| it.listen),
-            retention: it.retention.unwrap_or_default().into(),
+            retention: it.retention.map(Retention::from),
             effects: it.effects.unwrap_or_default().custom,
             operators: it.operators.unwrap_or_default(),
             webhooks: it.webhooks.unwrap_or_default(),
@@ -599,6 +609,10 @@ mod tests {
         assert_eq!((config.shards, config.log_format), (3, LogFormat::Json));
         assert_eq!(config.lease, Duration::from_secs(2));
         assert!(parse("lease = \"soon\"").is_err());
+        for key in ["data", "blueprints"] {
+            let text = parse(&format!("shards = 3\n{key} = \"\"")).unwrap_err().to_string();
+            assert!(text.contains("m.toml:2:") && text.contains("no directory"), "{text}");
+        }
         let text = parse("shards = 3\nlease = \"0s\"").unwrap_err().to_string();
         assert!(text.contains("m.toml:2:") && text.contains("no time at all"), "{text}");
         let text = parse("lease = \"2s\"\nshards = 257").unwrap_err().to_string();
@@ -665,11 +679,11 @@ mod tests {
     #[test]
     fn what_retention_does_not_say_is_the_default_and_zero_is_no_limit() {
         let said = parse("[retention]\nage = \"2d\"\nsize = \"64 MiB\"").unwrap();
-        let kept = Config::from(said).retention;
+        let kept = Config::from(said).retention.unwrap();
         assert_eq!((kept.age_ms, kept.bytes), (2 * 86_400_000, 64 << 20));
         assert_eq!(kept.runs, Retention::default().runs);
         let none = parse("[retention]\nage = \"0s\"\nruns = 0\nsize = \"0\"").unwrap();
-        assert_eq!(Config::from(none).retention, Retention::FOR_EVER);
+        assert_eq!(Config::from(none).retention, Some(Retention::FOR_EVER));
         for (key, wrong) in [("size", "10 GB"), ("size", "much"), ("age", "old")] {
             let text = parse(&format!("[retention]\n{key} = \"{wrong}\"")).unwrap_err().to_string();
             assert!(text.contains(wrong), "{text}");

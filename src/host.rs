@@ -33,7 +33,7 @@ use crate::{
     api,
     clock::Clock,
     dashboard,
-    door::{Certificate, Door, DoorConfig},
+    door::{Door, DoorConfig},
     engine::{
         ConfigItem, CustomEffects, Engine, EngineError, Middleware, Recovery, Retention, Schedules,
     },
@@ -82,9 +82,9 @@ pub struct HostConfig {
     pub lease: Duration,
     /// The number of shards; 0 for one per core.
     pub shards: usize,
-    /// The retention of ended runs. Without `recover`, the default stands for that of the last host
-    /// with `recover` in this directory.
-    pub retention: Retention,
+    /// The retention of ended runs. If absent, it is the default, and without `recover` that of the
+    /// last host with `recover` in this directory.
+    pub retention: Option<Retention>,
     /// The policy for effects that the host does not know.
     pub effects: CustomEffects,
     /// The options of the database in the data directory.
@@ -115,8 +115,7 @@ pub struct HostConfig {
     /// The export of traces and metrics over OTLP, if there is one.
     pub export: Option<otlp::Settings>,
     /// The programs that start workers, by the name or kind of an operator, if these are others
-    /// than
-    /// the operators themselves.
+    /// than the operators themselves.
     pub spawners: Spawners,
 }
 
@@ -135,7 +134,7 @@ impl HostConfig {
             run_memory: None,
             lease: crate::config::LEASE,
             shards: 0,
-            retention: Retention::default(),
+            retention: None,
             effects: CustomEffects::default(),
             store: Options::default(),
             postgres: None,
@@ -152,6 +151,13 @@ impl HostConfig {
             metrics: None,
             export: None,
         }
+    }
+
+    /// Refuses what no host can have, before anything is opened.
+    fn check(&self) -> Result<(), HostError> {
+        crate::config::check_shards(self.shards).map_err(HostError::Config)?;
+        crate::config::check_lease(self.lease).map_err(HostError::Config)?;
+        listen::check_exposure(self.listen, &self.door)
     }
 }
 
@@ -174,17 +180,15 @@ impl Host {
     /// Opens the data directory, starts the engine and listens.
     ///
     /// # Errors
-    /// Fails when another process owns the directory, a newer release wrote it, its keys can be
-    /// read by others, or the address is taken.
+    /// Fails when a setting is out of its bounds, another process owns the directory, a newer
+    /// release wrote it, its keys can be read by others, or the address is taken.
     pub async fn open(config: HostConfig) -> Result<Self, HostError> {
-        if let Some(files) = &config.door.tls {
-            // Before anything is opened, or migrated, for nothing.
-            Certificate::read(files, Clock::system().now_ms())?;
-        }
-        listen::check_exposure(config.listen, &config.door)?;
+        config.check()?;
+        // Before anything is opened, or migrated, for nothing.
+        let ports = listen::Ports::bind(&config).await?;
         let opened = store::open(&config.data, &config.store, config.postgres.as_ref())?;
         // Opening takes many steps; without the box, every command would be as large as all of them.
-        Box::pin(Self::open_or_close(config, opened, None)).await
+        Box::pin(Self::open_or_close(config, opened, (Some(ports), None))).await
     }
 
     /// Opens the host of a node, over the database that it took over.
@@ -194,17 +198,17 @@ impl Host {
         joined: &node::Joined,
     ) -> Result<Self, HostError> {
         let opened = Opened { store: Arc::clone(&store) as Arc<dyn Store>, upkeep: store };
-        Self::open_or_close(config, opened, Some(joined)).await
+        Self::open_or_close(config, opened, (None, Some(joined))).await
     }
 
     async fn open_or_close(
         config: HostConfig,
         Opened { store, upkeep }: Opened,
-        joined: Option<&node::Joined>,
+        listens: (Option<listen::Ports>, Option<&node::Joined>),
     ) -> Result<Self, HostError> {
         let tasks = Tasks::new(tokio::runtime::Handle::current());
         let (on, by) = ((store, Arc::clone(&upkeep)), tasks.clone());
-        let opened = Self::open_on(config, on, by, joined).await;
+        let opened = Self::open_on(config, on, by, listens).await;
         if opened.is_err() {
             // A start that fails in an orderly way does not count as a crash: closing the database
             // records that.
@@ -220,7 +224,7 @@ impl Host {
         mut config: HostConfig,
         (store, upkeep): (Arc<dyn Store>, Arc<dyn Upkeep>),
         tasks: Tasks,
-        joined: Option<&node::Joined>,
+        (ports, joined): (Option<listen::Ports>, Option<&node::Joined>),
     ) -> Result<Self, HostError> {
         let files = files::DataFiles::open(&config.data)?;
         let incarnation = incarnation(&*store).await?;
@@ -249,7 +253,7 @@ impl Host {
         fault::point("host.boot_counted");
         let careful = config.safe_mode && boot.is_a_crash_loop();
         let kept = boot::retention(&*store, config.retention, config.recover);
-        config.retention = Box::pin(kept).await?;
+        config.retention = Some(Box::pin(kept).await?);
         let base = parts::EngineBase {
             store: Arc::clone(&store),
             clock: Clock::system_ahead(boot::clock_offset(&*store, &*upkeep)?),
@@ -286,10 +290,6 @@ impl Host {
             }
         };
 
-        let ports = match joined {
-            None => Some(listen::Ports::bind(&config).await?),
-            Some(_) => None,
-        };
         let of_ports = ports.as_ref().map(|it| (it.address, it.url.clone()));
         let of_node = joined.map(|it| (it.address, it.url.clone()));
         let (address, url) = of_ports.or(of_node).expect("a host has ports, or its node has");
@@ -522,4 +522,24 @@ async fn incarnation(store: &dyn Store) -> Result<u64, HostError> {
     let fresh = uuid::Uuid::new_v4().as_u64_pair().0 >> 1;
     boot::put_meta(store, crate::engine::INCARNATION, fresh.to_string()).await?;
     Ok(fresh)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_host_that_cannot_be_is_refused_before_its_directory_is_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let refused = async |config: HostConfig| Host::open(config).await.err().expect("an error");
+        let many = HostConfig { shards: 257, ..HostConfig::new(&data) };
+        assert!(matches!(refused(many).await, HostError::Config(_)));
+        let timeless = HostConfig { lease: Duration::ZERO, ..HostConfig::new(&data) };
+        assert!(matches!(refused(timeless).await, HostError::Config(_)));
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let busy = HostConfig { listen: taken.local_addr().unwrap(), ..HostConfig::new(&data) };
+        assert!(matches!(refused(busy).await, HostError::Listen { .. }));
+        assert!(!data.exists());
+    }
 }

@@ -15,7 +15,7 @@ pub const SERVE: &str = "--serve";
 /// Opens a host over a directory, prints where it listens, and stops when its input ends.
 pub async fn serve(data: &Path) {
     let config = HostConfig {
-        retention: moonswarm::engine::Retention::FOR_EVER,
+        retention: Some(moonswarm::engine::Retention::FOR_EVER),
         // The waiting runs have no program; they are only listed.
         recover: false,
         ..HostConfig::new(data)

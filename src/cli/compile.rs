@@ -99,7 +99,7 @@ pub fn load(path: &Path) -> Result<Bundle, Stop> {
     })
 }
 
-/// The same, for a check: files that are no bundle are a finding.
+/// Reads a blueprint for a check. Files that are no bundle are a finding, and no error.
 ///
 /// # Errors
 /// A blueprint that is not there.

@@ -14,6 +14,7 @@ use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
     io::Errno,
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::{Exit, Stop};
 
@@ -63,10 +64,19 @@ impl Download {
     /// Writes what an answer holds, synced, and gives its size.
     ///
     /// # Errors
-    /// An answer that breaks off, a disk that is full, a file that came meanwhile.
+    /// An answer that breaks off, a disk that is full, a file that came meanwhile, a signal that
+    /// ends the program.
     pub async fn fill(self, answer: Response) -> Result<u64> {
         let announced = answer.content_length();
-        self.fill_with(answer.bytes_stream(), announced).await
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            // Dropped, it removes the draft.
+            filled = self.fill_with(answer.bytes_stream(), announced) => return filled,
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        Err(Stop::new(Exit::Interrupted, "interrupted: nothing was written").into())
     }
 
     async fn fill_with<T, E>(

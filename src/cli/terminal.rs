@@ -205,14 +205,18 @@ mod tests {
     fn a_character_that_is_split_between_parts_is_written_as_a_whole() {
         let text = "a é – 🌙 z".as_bytes();
         for size in 1..=text.len() {
-            let mut parts = Characters::default();
-            let shown: Vec<Vec<u8>> = text.chunks(size).map(|part| parts.whole(part)).collect();
+            let mut characters = Characters::default();
+            let shown: Vec<Vec<u8>> =
+                text.chunks(size).map(|part| characters.whole(part)).collect();
             assert!(shown.iter().all(|part| std::str::from_utf8(part).is_ok()), "{size}");
-            assert_eq!((shown.concat().as_slice(), parts.begun.len()), (text, 0), "{size}");
+            assert_eq!((shown.concat().as_slice(), characters.begun.len()), (text, 0), "{size}");
         }
-        let mut parts = Characters::default();
-        assert_eq!(parts.whole(b"\xff\xc3"), b"\xff");
-        assert_eq!(parts.whole(b"\xc3\xc3"), b"\xc3\xc3");
-        assert_eq!(parts.begun, b"\xc3", "what is no text is kept back no longer than it must");
+        let mut characters = Characters::default();
+        assert_eq!(characters.whole(b"\xff\xc3"), b"\xff");
+        assert_eq!(characters.whole(b"\xc3\xc3"), b"\xc3\xc3");
+        assert_eq!(
+            characters.begun, b"\xc3",
+            "what is no text is kept back no longer than it must"
+        );
     }
 }

@@ -58,7 +58,7 @@ pub fn shown(config: &Config, flags: &Layer, file: &Layer) -> Vec<ConfigItem> {
         middleware => config.middleware.iter().map(|it| it.name.clone()).collect::<Vec<_>>(),
     };
     let retention = file.retention.as_ref();
-    let kept = config.retention;
+    let kept = config.retention.unwrap_or_default();
     let of = |key: &str, value: u64, is_set: bool| item(key, json!(value), false, is_set);
     items.extend([
         of("retention.age", kept.age_ms, retention.is_some_and(|it| it.age.is_some())),

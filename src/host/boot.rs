@@ -89,11 +89,11 @@ pub(super) async fn end_well(engine: &Engine) -> Result<(), EngineError> {
 }
 
 /// Returns the retention that holds for a host. That of a daemon is stored. A host for the time of
-/// one command does not read the daemon's configuration: its default stands for what the last
-/// daemon had.
+/// one command does not read the daemon's configuration: without one of its own, it has that of the
+/// last daemon.
 pub(super) async fn retention(
     store: &dyn Store,
-    own: Retention,
+    own: Option<Retention>,
     is_daemon: bool,
 ) -> Result<Retention, HostError> {
     let kept = store.meta(RETENTION)?.and_then(|text| serde_json::from_str::<[u64; 3]>(&text).ok());
@@ -103,8 +103,9 @@ pub(super) async fn retention(
         bytes,
     });
     if !is_daemon {
-        return Ok(if own == Retention::default() { kept } else { own });
+        return Ok(own.unwrap_or(kept));
     }
+    let own = own.unwrap_or_default();
     if own != kept {
         let text = format!("[{},{},{}]", own.age_ms, own.runs, own.bytes);
         match put_meta(store, RETENTION, text).await {

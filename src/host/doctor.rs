@@ -75,7 +75,7 @@ impl Facts {
             listen: config.listen,
             door: config.door.clone(),
             shown: config.shown.clone(),
-            retention: config.retention,
+            retention: config.retention.unwrap_or_default(),
             operators: config.operators.clone(),
             webhooks: config.webhooks.clone(),
             environments: config.environments.clone(),

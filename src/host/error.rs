@@ -29,6 +29,9 @@ pub enum HostError {
     /// Others than the proxies could name people.
     #[error(transparent)]
     People(#[from] door::PeopleError),
+    /// A setting is out of its bounds.
+    #[error("use the configuration: {0}")]
+    Config(String),
     /// A node has no cluster key, or no PostgreSQL database.
     #[error("join a cluster: it takes a PostgreSQL database and the cluster's key")]
     NoCluster,

@@ -285,6 +285,8 @@ fn scan(dir: &Path, watch: &FileWatch) -> Result<Scanned, String> {
     for part in watch.base().split('/').filter(|part| !part.is_empty()) {
         at.push(part);
         if !is_dir(&at) {
+            let path = at.strip_prefix(dir).unwrap_or(&at).display().to_string();
+            scan.behind(&at, &path);
             return Ok(scan.done());
         }
     }
@@ -298,7 +300,7 @@ struct Scan<'a> {
     root: PathBuf,
     files: Files,
     entries: usize,
-    /// The first matching link that leads out of the directory.
+    /// The first link that leads out of the directory, to what would match or have files that do.
     outside: Option<String>,
 }
 
@@ -328,6 +330,9 @@ impl Scan<'_> {
                 self.walk(&entry.path(), &below)?;
                 continue;
             } else if !self.watch.matches(&below) {
+                if meta.is_symlink() && self.goes_into(&below) && entry.path().is_dir() {
+                    self.behind(&entry.path(), &below);
+                }
                 continue;
             }
             let meta = match meta.is_symlink() {
@@ -344,7 +349,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Returns the metadata of a link's target, if that is in the watched directory.
+    /// Returns the metadata of a link's target, if that is in the watched directory. Notes a link
+    /// that leads out of it.
     fn behind(&mut self, link: &Path, path: &str) -> Option<fs::Metadata> {
         // A dangling link is not a file.
         let target = fs::canonicalize(link).ok()?;
@@ -437,6 +443,21 @@ mod tests {
         let seen = scan(&root, &watch).unwrap();
         assert_eq!(seen.files.keys().collect::<Vec<_>>(), ["a.json"]);
         assert!(seen.problem.unwrap().starts_with("c.json is a link out of"));
+    }
+
+    #[test]
+    fn a_link_to_a_directory_outside_is_named_where_files_below_it_would_count() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("a.json"), "x").unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).unwrap();
+        let cases =
+            [("out/*.json", true), ("**/*.json", true), ("*.json", false), ("in/*.json", false)];
+        for (pattern, is_named) in cases {
+            let seen = scan(dir.path(), &FileWatch::parse(pattern, None).unwrap()).unwrap();
+            assert!(seen.files.is_empty(), "{pattern}");
+            let is_told = seen.problem.is_some_and(|it| it.starts_with("out is a link out of"));
+            assert_eq!(is_told, is_named, "{pattern}");
+        }
     }
 
     #[test]

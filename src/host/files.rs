@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::HostError;
 use crate::{
     engine::{self, KeyFiles},
-    store,
+    store::{self, StoreError},
     token::{HandleKey, KeyRing, SigningKey},
 };
 
@@ -278,6 +278,17 @@ impl KeyFiles for DataFiles {
     fn keep_admin(&self, token: &str) -> Result<(), String> {
         self.put_admin_token(token).map_err(|error| error.to_string())
     }
+}
+
+/// Returns the refusal of a data directory that another process has, if one has it.
+pub(super) fn owned(dir: &Path) -> Option<StoreError> {
+    let path = dir.join("lock");
+    let Err(fs::TryLockError::WouldBlock) = fs::File::open(&path).ok()?.try_lock_shared() else {
+        return None;
+    };
+    let pid = fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let pid = pid.filter(|pid| *pid != 0).map_or_else(|| "unknown".to_owned(), |it| it.to_string());
+    Some(StoreError::Owned { path: dir.display().to_string(), pid })
 }
 
 /// Takes the access of other users to a directory, which an earlier release or somebody else made.

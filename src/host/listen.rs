@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 
 use super::{
     HostConfig, HostError,
-    files::{DataFiles, Server},
+    files::{self, DataFiles, Server},
     socket::{self, Bound},
 };
 use crate::{
@@ -41,15 +41,17 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Binds the ports of a configuration.
+    /// Binds the ports of a configuration. If one is in use and another process has the data
+    /// directory, probably as the one that listens, the directory is what is refused.
     pub(super) async fn bind(config: &HostConfig) -> Result<Self, HostError> {
         let tls = match &config.door.tls {
             Some(files) => Some(Tls::open(files.clone(), Clock::system())?),
             None => None,
         };
-        let (listener, address) = bind(config.listen).await?;
+        let refused = |error| files::owned(&config.data).map_or(error, HostError::Store);
+        let (listener, address) = bind(config.listen).await.map_err(refused)?;
         let metrics = match config.metrics {
-            Some(address) => Some(bind(address).await?),
+            Some(address) => Some(bind(address).await.map_err(refused)?),
             None => None,
         };
         let scheme = if tls.is_some() { "https" } else { "http" };
@@ -97,37 +99,42 @@ pub(super) fn metrics_routes(engine: &Engine, config: &DoorConfig, address: Sock
     api::metrics_router(engine.clone(), door)
 }
 
-/// Serves a new certificate when its files have changed, and tells the commands of the data
-/// directory. One that cannot be used is logged.
-fn renew(tls: Arc<Tls>, files: DataFiles, server: Server, tasks: &Tasks) {
+/// Serves a new certificate when its files have changed, and publishes it for the commands of the
+/// data directory, again and again while that fails. One that cannot be used is logged.
+fn renew(tls: Arc<Tls>, files: DataFiles, mut server: Server, tasks: &Tasks) {
     let (stopping, spawns) = (tasks.stopping().clone(), tasks.clone());
     tasks.spawn(async move {
+        let (mut is_published, mut is_told) = (true, false);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
                 () = tokio::time::sleep(LOOKS) => {}
             }
-            let (tls, files, server) = (Arc::clone(&tls), files.clone(), server.clone());
-            let look = spawns.spawn_blocking(move || {
-                let looked = tls.look();
-                if let Looked::Replaced { fingerprint, .. } = &looked {
-                    let mut server = server;
-                    server.certificate = Some(fingerprint.clone());
-                    if let Err(error) = files.put_server(&server) {
-                        tracing::warn!(%error, "commands here do not trust the new certificate");
-                    }
-                }
-                looked
-            });
-            match look.await {
-                Ok(Looked::Replaced { until, .. }) => {
+            let looking = Arc::clone(&tls);
+            match spawns.spawn_blocking(move || looking.look()).await {
+                Ok(Looked::Replaced { fingerprint, until }) => {
                     tracing::info!(until, "a new certificate is served");
+                    server.certificate = Some(fingerprint);
+                    (is_published, is_told) = (false, false);
                 }
                 Ok(Looked::Refused(error)) => {
                     tracing::error!(%error, "a new certificate cannot be used; the one before is served");
                 }
                 // The task fails only when the host stops.
                 Ok(Looked::Same) | Err(_) => {}
+            }
+            if is_published {
+                continue;
+            }
+            let (files, server) = (files.clone(), server.clone());
+            match spawns.spawn_blocking(move || files.put_server(&server)).await {
+                Ok(Ok(())) => is_published = true,
+                // The disk may be full for a while.
+                Ok(Err(error)) if !is_told => {
+                    is_told = true;
+                    tracing::warn!(%error, "commands here do not trust the new certificate yet");
+                }
+                Ok(Err(_)) | Err(_) => {}
             }
         }
     });

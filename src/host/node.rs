@@ -151,7 +151,7 @@ impl Node {
         else {
             return Err(HostError::NoCluster);
         };
-        listen::check_exposure(config.listen, &config.door)?;
+        config.check()?;
         let ports = Ports::bind(&config).await?;
         let (peers, peers_at) = listen::bind(cluster.peer_listen).await?;
         let at = match cluster.peer_address {
@@ -237,26 +237,27 @@ impl Node {
     ///
     /// # Errors
     /// Fails when this node cannot join at its start, cannot open the store that it took over, or when the
-    /// store is lost for another reason than a take-over.
+    /// store is lost for another reason than a take-over. The node has ended then as well.
     pub async fn run(
-        self,
-        stop: impl Future<Output = ()>,
-        grace: Duration,
-        ready: impl FnOnce(&Self),
-    ) -> Result<(), HostError> {
-        let (files, url) = (self.files.clone(), self.url.clone());
-        let result = Box::pin(self.take_turns(stop, grace, ready)).await;
-        if result.is_err() {
-            files.remove_server(&url);
-        }
-        result
-    }
-
-    async fn take_turns(
         mut self,
         stop: impl Future<Output = ()>,
         grace: Duration,
         ready: impl FnOnce(&Self),
+    ) -> Result<(), HostError> {
+        let mut joined = None;
+        let result = Box::pin(self.take_turns(stop, grace, ready, &mut joined)).await;
+        self.end(joined, grace).await;
+        result
+    }
+
+    /// Stands by and drives until `stop` or an error. Keeps in `joined` what this node is in the
+    /// cluster.
+    async fn take_turns(
+        &mut self,
+        stop: impl Future<Output = ()>,
+        grace: Duration,
+        ready: impl FnOnce(&Self),
+        joined: &mut Option<Arc<Member>>,
     ) -> Result<(), HostError> {
         let mut stop = std::pin::pin!(stop);
         let mut ready = Some(ready);
@@ -264,22 +265,16 @@ impl Node {
         let mut yields_until_ms = 0;
         loop {
             let member = tokio::select! {
-                member = self.join(is_first) => match member {
-                    Ok(member) => member,
-                    Err(error) if is_first => return Err(error),
-                    Err(error) => {
-                        self.end(None, grace).await?;
-                        return Err(error);
-                    }
-                },
-                () = &mut stop => return self.end(None, grace).await,
+                member = self.join(is_first) => member?,
+                () = &mut stop => return Ok(()),
             };
+            *joined = Some(Arc::clone(&member));
             is_first = false;
             self.help(&member);
             let mut view = self.seat.view();
             let host = loop {
                 tokio::select! {
-                    () = &mut stop => return self.end(Some(member), grace).await,
+                    () = &mut stop => return Ok(()),
                     changed = view.changed() => if changed.is_err() { return Ok(()) },
                 }
                 let now = view.borrow_and_update().clone();
@@ -291,14 +286,13 @@ impl Node {
                     break None;
                 }
                 if let Some(refusal) = &now.refusal {
-                    self.end(Some(member), grace).await?;
                     return Err(refusal.clone().into());
                 }
                 self.refresh_token(&now).await;
                 if self.keys.is_some()
                     && let Some(ready) = ready.take()
                 {
-                    ready(&self);
+                    ready(self);
                 }
                 // None if another was faster, or it is too early.
                 if now.is_vacant()
@@ -315,14 +309,15 @@ impl Node {
                 tracing::warn!("this node was ended or could not take over; it joins again");
                 self.stop_helping().await;
                 self.stop_member(&member).await?;
+                *joined = None;
                 drop(member);
                 tokio::select! {
                     () = tokio::time::sleep(AGAIN) => continue,
-                    () = &mut stop => return self.end(None, grace).await,
+                    () = &mut stop => return Ok(()),
                 }
             };
             if let Some(ready) = ready.take() {
-                ready(&self);
+                ready(self);
             }
             let ended = self.drive(&host, &member, &mut stop).await;
             self.front.stand_by();
@@ -339,7 +334,7 @@ impl Node {
             }
             host.stop(if announced { grace } else { grace.min(FENCED) }).await;
             match ended {
-                Ended::Stopped => return self.end(Some(member), grace).await,
+                Ended::Stopped => return Ok(()),
                 Ended::Drained => {
                     tracing::info!("this node stands by, as was asked for");
                     yields_until_ms = boot_ms() + YIELD_MS;
@@ -348,12 +343,10 @@ impl Node {
                     self.facts.counts.fenced();
                     tracing::warn!("another node may have the runs; this one stands by");
                 }
-                Ended::Lost(error) => {
-                    self.end(Some(member), grace).await?;
-                    return Err(error.into());
-                }
+                Ended::Lost(error) => return Err(error.into()),
             }
             self.stop_member(&member).await?;
+            *joined = None;
         }
     }
 
@@ -504,7 +497,7 @@ impl Node {
 
     /// Leaves the cluster and ends what this node does: requests that wait for the next driver get its
     /// answer.
-    async fn end(mut self, member: Option<Arc<Member>>, grace: Duration) -> Result<(), HostError> {
+    async fn end(mut self, member: Option<Arc<Member>>, grace: Duration) {
         self.stop_helping().await;
         self.files.remove_server(&self.url);
         drop(self.socket);
@@ -517,7 +510,6 @@ impl Node {
             tracing::warn!(%error, "could not leave the cluster; the lease ends by itself");
         }
         self.seat.leave();
-        Ok(())
     }
 }
 

@@ -115,7 +115,7 @@ fn settings(config: &HostConfig) -> Settings {
         lend: config.cluster.as_ref().map_or(Lend::Off, |cluster| cluster.lend),
         open_runs: 2_000_000,
         queued_signals: 1_000,
-        retention: config.retention,
+        retention: config.retention.unwrap_or_default(),
         custom_effects: config.effects,
         webhooks: config.webhooks.clone(),
         work: absolute.join("work"),

@@ -8,6 +8,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -127,10 +128,16 @@ fn rest(is_lost: bool, took: Duration) -> Duration {
     }
 }
 
+/// The device and the inode of a directory: another one may have its path.
+type Identity = (u64, u64);
+
 /// Which names came from files of which directory, with the version that each stood for.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct WatchedNames {
     dir: PathBuf,
+    /// The directory that had the path at the last look.
+    #[serde(default)]
+    identity: Option<Identity>,
     names: BTreeMap<String, Origin>,
 }
 
@@ -148,8 +155,8 @@ impl WatchedNames {
     async fn read(engine: &Engine, dir: &Path) -> Self {
         let text = engine.blueprints().meta(WATCHED).await.ok().flatten();
         let kept = text.and_then(|text| serde_json::from_str::<Self>(&text).ok());
-        let names = kept.filter(|kept| kept.dir == dir).map(|kept| kept.names);
-        Self { dir: dir.to_owned(), names: names.unwrap_or_default() }
+        let fresh = || Self { dir: dir.to_owned(), ..Self::default() };
+        kept.filter(|kept| kept.dir == dir).unwrap_or_else(fresh)
     }
 }
 
@@ -184,23 +191,28 @@ impl Folder {
         if !self.follow().await {
             return;
         }
-        let within = self.dir.clone();
+        let (within, before) = (self.dir.clone(), self.kept.identity);
+        let before = before.filter(|_| !self.kept.names.is_empty());
         // A disk may be slow: the threads of the runtime do not wait for it.
         let look = self.tasks.spawn_blocking(move || {
-            let Listed { files, refused } = list(&within)?;
+            let Listed { files, refused, identity } = list(&within)?;
+            let is_empty = files.is_empty() && refused.is_empty();
+            if is_empty && before.is_some_and(|before| before != identity) {
+                return Err(io::Error::other("it is empty, and not the directory that it was"));
+            }
             let load = |path: PathBuf| (Bundle::load(&path), path);
-            io::Result::Ok((files.into_iter().map(load).collect::<Vec<_>>(), refused))
+            Ok((files.into_iter().map(load).collect::<Vec<_>>(), refused, identity))
         });
         // Only a host that stops does not look.
         let Ok(looked) = look.await else { return };
-        let (mut bundles, refused) = match looked {
+        let (mut bundles, refused, identity) = match looked {
             Ok(looked) => looked,
             Err(error) => {
-                // A missing directory, such as a disk that is not mounted, does not mean that its
-                // files were removed.
+                // A disk that is not mounted leaves no directory, or the empty one where it is
+                // mounted. Neither means that the files were removed.
                 if !std::mem::replace(&mut self.is_lost, true) {
                     let dir = self.dir.display();
-                    tracing::warn!(%dir, %error, "cannot be read: its blueprints stay as they are");
+                    tracing::warn!(%dir, %error, "not read: its blueprints stay as they are");
                 }
                 return;
             }
@@ -227,7 +239,7 @@ impl Folder {
         for (bundle, path) in bundles {
             self.take(bundle, path).await;
         }
-        self.archive().await;
+        self.archive(identity).await;
         let problems = self.files.values().filter_map(|seen| seen.problem.clone());
         self.engine.blueprints().set_blueprint_problems(problems.collect());
     }
@@ -374,7 +386,7 @@ impl Folder {
     }
 
     /// Archives the names whose files are gone, and keeps which names came from files.
-    async fn archive(&mut self) {
+    async fn archive(&mut self, identity: Identity) {
         let served = self.files.iter().filter_map(|(path, seen)| {
             let (name, hash) = seen.serves.clone()?;
             Some((name, Origin { file: self.relative(path), hash }))
@@ -398,7 +410,7 @@ impl Folder {
                 }
             }
         }
-        let now = WatchedNames { dir: self.dir.clone(), names };
+        let now = WatchedNames { dir: self.dir.clone(), identity: Some(identity), names };
         if now != self.kept {
             let text = serde_json::to_string(&now).expect("names are plain data");
             if let Err(error) = self.engine.safe_mode().put_meta(WATCHED, &text).await {
@@ -466,6 +478,7 @@ struct Listed {
     files: Vec<PathBuf>,
     /// Files that are named like blueprints and are refused.
     refused: Vec<PathBuf>,
+    identity: Identity,
 }
 
 /// The main files of the blueprints in a directory, sorted: regular files in it.
@@ -474,7 +487,8 @@ pub fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn list(dir: &Path) -> io::Result<Listed> {
-    let mut listed = Listed { files: Vec::new(), refused: Vec::new() };
+    let identity = identity(dir)?;
+    let mut listed = Listed { files: Vec::new(), refused: Vec::new(), identity };
     let root = std::fs::canonicalize(dir)?;
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -491,7 +505,14 @@ fn list(dir: &Path) -> io::Result<Listed> {
         }
     }
     listed.files.sort();
-    Ok(listed)
+    match self::identity(dir)? == identity {
+        true => Ok(listed),
+        false => Err(io::Error::other("another directory took its place")),
+    }
+}
+
+fn identity(dir: &Path) -> io::Result<Identity> {
+    std::fs::metadata(dir).map(|meta| (meta.dev(), meta.ino()))
 }
 
 fn is_source(path: &Path) -> bool {

@@ -14,7 +14,7 @@ use rustix::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    Daemon, Shell, eventually, eventually_blocking, repository, send, skip, when,
+    Daemon, Done, Shell, eventually, eventually_blocking, repository, send, skip, when,
 };
 
 const SORTER: &str = r#"local swarm = require("swarm")
@@ -382,6 +382,38 @@ async fn a_directory_that_is_replaced_is_watched_and_one_that_is_missing_archive
     until("fourth").await;
     let log = fs::read_to_string(shell.path("data.log")).unwrap();
     assert!(!log.contains("its file is gone"), "{log}");
+    drop(daemon);
+}
+
+#[tokio::test]
+async fn an_empty_directory_in_the_place_of_another_one_archives_nothing() {
+    let shell = Shell::new();
+    shell.write("blueprints/one.lua", named("one", "\"first\""));
+    let run = || shell.run(&["run", "one", "--data", "data"]);
+    let until = async |what: &str, is_so: fn(&Done) -> bool| {
+        eventually(what, async || {
+            let done = run();
+            when(is_so(&done), format!("{done:?}"))
+        })
+        .await;
+    };
+    let daemon = daemon(&shell);
+    run().ok();
+    // As a mount point is without its disk.
+    let (away, served) = (shell.path("away"), shell.path("blueprints"));
+    let exchange = || renameat_with(CWD, &away, CWD, &served, RenameFlags::EXCHANGE).unwrap();
+    fs::create_dir(&away).unwrap();
+    exchange();
+    until_log(&shell, "its blueprints stay as they are");
+    run().ok();
+    assert_eq!(daemon.stop(), Some(0));
+    let daemon = self::daemon(&shell);
+    run().ok();
+    exchange();
+    shell.write("blueprints/one.lua", named("one", "\"second\""));
+    until("the disk", |done| done.stdout.trim() == "second").await;
+    fs::remove_file(shell.path("blueprints/one.lua")).unwrap();
+    until("the end of the name", |done| done.code == 4).await;
     drop(daemon);
 }
 

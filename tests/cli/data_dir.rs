@@ -3,13 +3,22 @@
 use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader},
+    net::TcpStream,
     os::unix::fs::PermissionsExt as _,
     process::Stdio,
+    time::Duration,
 };
 
+use moonswarm::{
+    engine::Lend,
+    host::{ClusterConfig, HostConfig, Node},
+    store::{ClusterKey, DatabaseAddress, LeaseTimes, PostgresOptions},
+};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Daemon, Shell, repository};
+use crate::support::{
+    Daemon, Shell, eventually_blocking, postgres::Database, repository, skip, tls, when,
+};
 
 fn hello(shell: &Shell) -> crate::support::Done {
     shell.run(&["run", repository("blueprints/hello.lua").to_str().unwrap()])
@@ -87,6 +96,68 @@ fn a_daemon_whose_stdout_is_closed_serves_and_stops_in_order() {
     lines.for_each(drop);
     assert_eq!(serve.wait().unwrap().code(), Some(0));
     assert_eq!(fs::read_to_string(shell.path(".moonswarm/lock")).unwrap().trim(), "0");
+}
+
+#[test]
+fn a_new_certificate_is_published_also_if_the_disk_was_full_when_it_came() {
+    let shell = Shell::new();
+    let put = |name: &str| {
+        for (from, to) in [(format!("{name}.pem"), "c.pem"), (format!("{name}.key"), "k.pem")] {
+            let draft = shell.write("draft", fs::read(tls::file(&from)).unwrap());
+            fs::rename(draft, shell.path(to)).unwrap();
+        }
+    };
+    put("first");
+    let (cert, key) = (shell.path("c.pem"), shell.path("k.pem"));
+    let flags = ["--tls-cert".as_ref(), cert.as_os_str(), "--tls-key".as_ref(), key.as_os_str()];
+    let daemon = Daemon::start_with(&shell.path("data"), &flags);
+    let server = || fs::read_to_string(shell.path("data/server.json")).unwrap();
+    let before = server();
+    // As on a full disk, its draft cannot be written.
+    fs::create_dir(shell.path("data/server.new")).unwrap();
+    put("second");
+    eventually_blocking("the warning", || {
+        let log = daemon.log();
+        when(log.contains("do not trust the new certificate"), log)
+    });
+    assert_eq!(server(), before);
+    fs::remove_dir(shell.path("data/server.new")).unwrap();
+    eventually_blocking("the new certificate", || when(server() != before, server()));
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_open_the_runs_gives_its_port_and_its_directory_back() {
+    let Ok(database) = Database::fresh().map_err(|why| skip("a node over PostgreSQL", &why)) else {
+        return;
+    };
+    let shell = Shell::new();
+    shell.run(&["cluster", "key", "--out", "key"]).ok();
+    let key = fs::read_to_string(shell.path("key")).unwrap();
+    let cluster = ClusterConfig {
+        key: key.trim().parse::<ClusterKey>().unwrap(),
+        name: None,
+        peer_listen: "127.0.0.1:0".parse().unwrap(),
+        peer_address: None,
+        url: None,
+        times: LeaseTimes::default(),
+        lend: Lend::Off,
+    };
+    let address = DatabaseAddress::parse(&database.url()).unwrap();
+    let config = HostConfig {
+        postgres: Some(PostgresOptions::new(address)),
+        cluster: Some(cluster),
+        ..HostConfig::new(shell.path("data"))
+    };
+    let node = Node::open(config).await.unwrap();
+    let at = node.url().strip_prefix("http://").unwrap().to_owned();
+    assert!(TcpStream::connect(&at).is_ok());
+    fs::remove_dir(shell.path("data/work")).unwrap();
+    fs::write(shell.path("data/work"), "no directory").unwrap();
+    let never = std::future::pending();
+    let ended = node.run(never, Duration::from_secs(10), |_| ()).await;
+    assert!(ended.unwrap_err().to_string().contains("data/work"));
+    assert!(TcpStream::connect(&at).is_err());
+    assert!(File::open(shell.path("data/lock")).unwrap().try_lock().is_ok());
 }
 
 #[test]

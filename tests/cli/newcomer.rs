@@ -140,6 +140,9 @@ fn an_address_that_is_in_use_is_said_once_with_what_helps() {
              takes a free port\n"
         )
     );
+    assert!(!shell.path("other").exists(), "nothing was begun");
+    let same = shell.run(&["serve", "--listen", address, "--data", "data"]).exits(6);
+    same.says(&["another process has it", "it listens at"]);
 }
 
 const ASKS_MODEL: &str = r#"local swarm = require("swarm")

@@ -1,6 +1,11 @@
 //! Backup and restore, retention, forks, replays and documents, as somebody types them.
 
-use std::{fs, io::ErrorKind, net::TcpListener, os::unix::fs::PermissionsExt as _};
+use std::{
+    fs,
+    io::{ErrorKind, Read as _, Write as _},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -154,6 +159,24 @@ fn a_directory_without_a_daemon_is_backed_up_as_well() {
     assert!(!shell.path("elsewhere").exists());
 }
 
+#[test]
+fn a_backup_that_is_interrupted_leaves_nothing_behind() {
+    let shell = Shell::new();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", server.local_addr().unwrap());
+    let files = || fs::read_dir(shell.path("")).unwrap().count();
+    for signal in [Signal::INT, Signal::TERM] {
+        let backup = shell.start(&["backup", "copy.db", "--server", &url, "--token", "t"]);
+        let (mut client, _) = server.accept().unwrap();
+        assert_ne!(client.read(&mut [0; 1 << 12]).unwrap(), 0);
+        client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\npart").unwrap();
+        eventually_blocking("the draft", || when(files() == 1, files()));
+        backup.signal(signal);
+        backup.end().exits(130).says(&["nothing was written"]);
+        assert_eq!(files(), 0);
+    }
+}
+
 const ASKS: &str = r#"
 local swarm = require("swarm")
 return swarm.blueprint {
@@ -280,6 +303,8 @@ fn a_command_without_a_daemon_goes_by_the_retention_of_the_last_daemon() {
     assert_eq!(would_go(), json!(2));
     let own = shell.write("moonswarm.toml", "[retention]\nruns = 2\n");
     assert_eq!(would_go(), json!(1), "its own configuration has another one");
+    shell.write("moonswarm.toml", "[retention]\nruns = 100000\n");
+    assert_eq!(would_go(), json!(0), "the default is one as well, if it is written out");
     fs::remove_file(own).unwrap();
     serve(&[]);
     assert_eq!(would_go(), json!(0));

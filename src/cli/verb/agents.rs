@@ -395,8 +395,10 @@ fn texts(into: &Path, agents: &[(String, Map<String, Value>)]) -> Vec<(PathBuf, 
     agents.iter().map(file).collect()
 }
 
-/// Writes files that are not there, or are there with the same text. If one is there with another
-/// text, none is written.
+/// Writes the files that are not there yet.
+///
+/// # Errors
+/// Fails before anything is written when a file is there with another text, or is named twice.
 pub(super) fn write_new(files: &[(PathBuf, String)]) -> Result<()> {
     let mut texts = BTreeMap::new();
     for (path, text) in files {
@@ -417,6 +419,7 @@ pub(super) fn write_new(files: &[(PathBuf, String)]) -> Result<()> {
     Ok(())
 }
 
+/// Returns true if a file is not there yet, and false if it is there with this text.
 fn is_new(path: &Path, text: &str) -> Result<bool> {
     if std::fs::read_to_string(path).is_ok_and(|was| was == text) {
         return Ok(false);

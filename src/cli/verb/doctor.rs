@@ -75,7 +75,7 @@ impl Doctor {
         if let Some(address) = cx.config.store.as_ref().filter(|_| cx.target.server.is_none()) {
             lines.extend(doctor::database(&database::options(address, cx.config.durability)?));
         }
-        lines.push(retention(data, cx.config.retention));
+        lines.push(retention(data, cx.config.retention.unwrap_or_default()));
         // A daemon may listen elsewhere than the configuration of this command says.
         let listen = at.unwrap_or(cx.config.listen);
         lines.extend(network(listen, &cx.config.door(), data, &cx.clock));

@@ -80,6 +80,7 @@ fn refused(error: HostError) -> anyhow::Error {
         | HostError::File { .. }
         | HostError::Tls(_)
         | HostError::People(_)
+        | HostError::Config(_)
         | HostError::Exposed { .. }
         | HostError::NoCluster
         | HostError::NoPeerAddress { .. }

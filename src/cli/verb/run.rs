@@ -135,10 +135,13 @@ impl Run {
                                     exit => last = Some(exit),
                                 },
                                 changed = changes.next() => {
-                                    cx.terminal.say(match cancel_old(&at.client, id).await? {
-                                        true => "changed: the run was canceled",
-                                        false => "changed: the run has ended",
-                                    });
+                                    match cancel_old(&at.client, id).await? {
+                                        None => cx.terminal.say("changed: the run was canceled"),
+                                        Some(ended) => {
+                                            cx.terminal.say("changed: the run has ended");
+                                            last = Some(finish(cx, &ended)?);
+                                        }
+                                    }
                                     if !changed { return Ok(last.unwrap_or(Exit::Ok)) }
                                     continue;
                                 }
@@ -289,12 +292,12 @@ impl Run {
     }
 }
 
-/// Cancels a run whose source changed; returns false if it ended by itself meanwhile.
-async fn cancel_old(client: &Client, run: RunId) -> Result<bool> {
+/// Cancels a run whose source changed; returns the run if it ended by itself meanwhile.
+async fn cancel_old(client: &Client, run: RunId) -> Result<Option<RunView>> {
     let reason = json!({"reason": "its source changed"});
     match client.steer(run, "cancel", &reason).await {
-        Ok(_) => Ok(true),
-        Err(error) if judge(&error).0 == Exit::Conflict => Ok(false),
+        Ok(_) => Ok(None),
+        Err(error) if judge(&error).0 == Exit::Conflict => client.run(run).await.map(Some),
         Err(error) => Err(error),
     }
 }
@@ -407,9 +410,12 @@ mod tests {
     #[tokio::test]
     async fn a_run_that_ended_as_its_file_changed_does_not_end_the_watch() {
         let ended = json!({"code": "run_closed", "detail": "the run has ended"}).to_string();
-        let server = fixture::serve(vec![(409, ended), (403, "{}".to_owned())]).await;
+        let run = json!(fixture::run(RunStatus::Completed)).to_string();
+        let answers = vec![(409, ended), (200, run), (403, "{}".to_owned())];
+        let server = fixture::serve(answers).await;
         let client = Client::new(&server.url, "t").unwrap();
-        assert!(!cancel_old(&client, fixture::run_id()).await.unwrap());
+        let run = cancel_old(&client, fixture::run_id()).await.unwrap().expect("it is shown");
+        assert_eq!(run.status, RunStatus::Completed);
         assert!(cancel_old(&client, fixture::run_id()).await.is_err());
     }
 }
