@@ -41,7 +41,7 @@ struct Provider {
     asked: Arc<Mutex<HashMap<String, HashMap<String, String>>>>,
     /// The claims of the tokens that codes are exchanged for.
     claims: Arc<Mutex<Value>>,
-    /// How many codes it has been asked for and never answers.
+    /// The number of codes that were sent to it and that it has not answered.
     hanging: Arc<AtomicUsize>,
 }
 
