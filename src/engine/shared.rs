@@ -23,6 +23,7 @@ pub(crate) mod message;
 pub(crate) mod places;
 pub(crate) mod presence;
 pub(crate) mod programs;
+pub(crate) mod proven;
 pub(crate) mod request;
 pub(crate) mod server_spans;
 pub(crate) mod shards;

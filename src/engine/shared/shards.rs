@@ -27,6 +27,7 @@ use crate::{
             message::{Internal, Msg, RunMsg},
             presence::Presence,
             programs::Programs,
+            proven::Proven,
             server_spans::ServerSpans,
             speakers::Speakers,
             stacks::StackBook,
@@ -45,8 +46,11 @@ use crate::{
     token::HandleKey,
 };
 
+/// What all shards share.
+pub(crate) type Shared = Proven<Parts>;
+
 /// The immutable parts of the engine, and the counters of all shards.
-pub(crate) struct Shared {
+pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) state: DurableState,
     /// The changes on their way to stores of somebody else's.

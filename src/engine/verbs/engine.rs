@@ -8,14 +8,16 @@ use std::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    engine::shared::{looks::Looks, places::PlaceBook, shards::Shared, verified::Auth},
+    engine::shared::{
+        looks::Looks, places::PlaceBook, proven::Proven, shards::Shared, verified::Auth,
+    },
     lua::Watchdog,
 };
 
 /// The engine: cheap to clone; every method may be called from any task of its runtime.
 #[derive(Clone)]
 pub struct Engine {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Proven<Inner>>,
 }
 
 pub(crate) struct Inner {

@@ -35,8 +35,9 @@ use crate::{
             message::{ControlAsk, Msg, RunMsg},
             presence::Presence,
             programs::Programs,
+            proven::Proven,
             server_spans::ServerSpans,
-            shards::Shared,
+            shards::{Parts, Shared},
             speakers::Speakers,
             stacks::{Middleware, StackBook},
             trigger_board::TriggerBoard,
@@ -211,7 +212,7 @@ impl Engine {
         let accounts = Accounts::open(&*store, clock.now_ms())?;
         let announcements = Announcements::new(settings.webhooks.clone());
         let host_log = HostLog::open(&*store, clock.now_ms())?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Shared::new(Parts {
             state,
             lanes,
             programs: Programs::new(Arc::clone(&store), registry.clone(), limits.clone())?,
@@ -252,7 +253,7 @@ impl Engine {
             lending: Lending::new(lend, threads),
             gauges,
             helps: helps.map(way_home),
-        });
+        }));
         let watchdog = Watchdog::start()
             .map(Arc::new)
             .map_err(|source| EngineError::Thread { what: "the watchdog", source })?;
@@ -283,7 +284,7 @@ impl Engine {
             watchdog,
             threads: parking_lot::Mutex::default(),
         };
-        let engine = Self { inner: Arc::new(inner) };
+        let engine = Self { inner: Arc::new(Proven::new(inner)) };
         let shared = &engine.inner.shared;
         if shared.helps.is_none() {
             // Also where runs wait: what is committed is on its way.
