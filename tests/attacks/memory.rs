@@ -182,8 +182,10 @@ async fn many_runs_below_their_limits_do_not_fill_the_host() {
     let shell = Shell::new();
     let flags = ["--memory", "512MiB"].map(OsStr::new);
     let daemon = Daemon::start_within(SPACE, &shell.path("data"), &flags);
-    // Each keeps 20 MiB in its script while it waits; together that is far more than there is.
-    let hold = "local held = {} for i = 1, 20 do held[i] = (\"x\"):rep(1000000) .. i end \
+    // Each keeps 20 MiB in its script while it waits; together that is far more than there is. It
+    // takes them bit by bit, for machines that are slow to give memory.
+    let hold = "local held, text = {}, (\"x\"):rep(1000000) \
+                for i = 1, 20 do held[i] = text .. i ctx:sleep(\"0s\") end \
                 ctx:wait(\"go\") return #held";
     let mut runs = Vec::new();
     let since = std::time::Instant::now();
