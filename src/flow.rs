@@ -14,7 +14,8 @@ mod state_op;
 pub use composite::{BadPath, CompositeAction, Course, Rule, ValuePath};
 pub use limits::RunLimits;
 pub use op::{
-    ArtifactOp, Asking, Backoff, LoopPart, STARTER, StepOp, StepRequest, TaskOpts, TaskRequest,
+    ArtifactOp, Asking, Backoff, KeyOwner, LoopPart, STARTER, StepOp, StepRequest, TaskOpts,
+    TaskRequest,
 };
 pub use state_op::{SetOpts, StateOp};
 

@@ -116,8 +116,8 @@ pub struct AgentFile {
     pub fields: Map<String, Value>,
     /// The handling of each key, in the order of the file.
     pub report: Vec<KeyReport>,
-    /// The line that the body begins at, from 1.
-    pub body_line: u32,
+    /// The place at which the body begins, without the blanks before it.
+    pub body_at: Position,
 }
 
 /// Reads an agent file.
@@ -141,18 +141,17 @@ pub fn read(path: &str, text: &str) -> (AgentFile, Vec<Finding>) {
             .finding(Position::START, code::BAD_AGENT_FILE, "there is no frontmatter")
             .hint("begin the file with a line `---`, then `name: …` and so on, then another `---`");
         reader.findings.push(finding);
-        let file = AgentFile { fields: Map::new(), report: Vec::new(), body_line: 1 };
+        let file = AgentFile { fields: Map::new(), report: Vec::new(), body_at: Position::START };
         return (file, reader.findings);
     };
     let mut fields = reader.fields(frontmatter);
-    let skipped = body.len() - body.trim_start_matches(['\r', '\n']).len();
-    let body_offset = text.len() - body.len() + skipped;
+    let body_offset = text.len() - body.trim_start().len();
     let system = body.trim();
     if !system.is_empty() {
         fields.insert("system".to_owned(), system.into());
     }
-    let body_line = Position::of_offset(text, body_offset).line;
-    (AgentFile { fields, report: reader.report, body_line }, reader.findings)
+    let body_at = Position::of_offset(text, body_offset);
+    (AgentFile { fields, report: reader.report, body_at }, reader.findings)
 }
 
 /// The text between the two `---` lines, and what follows them.

@@ -3,27 +3,68 @@
 //! A comment `-- allow MS-B081: the reason` allows the warnings and notes with that code in its own line, or,
 //! where nothing else stands in its line, in the next one. Errors cannot be allowed: the blueprint does not run.
 
-use super::{
-    bundle::Bundle,
-    diagnostics::{Finding, Severity},
-};
+use std::collections::HashMap;
+
+use super::{bundle::Bundle, diagnostics::Finding};
 
 /// The word before the code.
 const WORD: &str = "allow";
 
+/// The length of a code, in bytes.
+const CODE_BYTES: usize = "MS-B081".len();
+
+/// The allowances of one file, each with whether it has a reason.
+#[derive(Default)]
+pub(super) struct Allowances<'t> {
+    /// Those of each line and code.
+    own: HashMap<(usize, &'t str), bool>,
+    /// Those at the beginning of each line, for the next one.
+    next: HashMap<(usize, &'t str), bool>,
+}
+
+impl<'t> Allowances<'t> {
+    /// Reads a file.
+    pub fn of(text: &'t str) -> Self {
+        let mut read = Self::default();
+        if !text.contains(WORD) {
+            return read;
+        }
+        for (at, line) in text.lines().enumerate() {
+            // The first `--` may stand in a string.
+            for (dashes, _) in line.match_indices("--") {
+                if let Some((code, has_reason)) = allowance(&line[dashes + 2..]) {
+                    read.own.entry((at, code)).or_insert(has_reason);
+                }
+            }
+            if let Some(comment) = line.trim_start().strip_prefix("--")
+                && let Some((code, has_reason)) = allowance(comment)
+            {
+                read.next.insert((at + 1, code), has_reason);
+            }
+        }
+        read
+    }
+
+    /// Returns true if a finding in this file is no error and is allowed, with a reason.
+    pub fn allow(&self, finding: &Finding) -> bool {
+        !finding.is_error() && self.allowed(finding.line, finding.code) == Some(true)
+    }
+
+    /// Returns true if a line allows a code and gives a reason.
+    fn allowed(&self, line: u32, code: &str) -> Option<bool> {
+        let at = usize::try_from(line).ok()?.checked_sub(1)?;
+        self.own.get(&(at, code)).or_else(|| self.next.get(&(at, code))).copied()
+    }
+}
+
 /// Removes what the files allow. Findings that an allowance without a reason names stay, and say so.
 pub(super) fn apply(findings: &mut Vec<Finding>, bundle: &Bundle) {
-    let files = bundle.files();
+    let mut read: HashMap<&str, Allowances<'_>> = HashMap::new();
     findings.retain_mut(|finding| {
-        if finding.severity == Severity::Error {
-            return true;
-        }
-        let Some(text) =
-            files.iter().find_map(|(path, text)| (*path == finding.file).then_some(text))
-        else {
-            return true;
-        };
-        match allowed(text, finding.line, finding.code) {
+        let file = bundle.files().get_key_value(&finding.file);
+        let Some((path, text)) = file.filter(|_| !finding.is_error()) else { return true };
+        let file = read.entry(path).or_insert_with(|| Allowances::of(text));
+        match file.allowed(finding.line, finding.code) {
             Some(true) => false,
             Some(false) => {
                 finding.hint = Some(format!(
@@ -37,20 +78,14 @@ pub(super) fn apply(findings: &mut Vec<Finding>, bundle: &Bundle) {
     });
 }
 
-/// Returns true if a line allows a code and gives a reason.
-fn allowed(text: &str, line: u32, code: &str) -> Option<bool> {
-    let at = usize::try_from(line).ok()?.checked_sub(1)?;
-    let own = text.lines().nth(at).and_then(|line| line.split_once("--"));
-    let before = at.checked_sub(1).and_then(|before| text.lines().nth(before));
-    let before = before.and_then(|line| line.trim_start().strip_prefix("--"));
-    own.map(|(_, comment)| comment).into_iter().chain(before).find_map(|it| reason(it, code))
-}
-
-fn reason(comment: &str, code: &str) -> Option<bool> {
-    let rest = comment.trim_start().strip_prefix(WORD)?.trim_start().strip_prefix(code)?;
-    match rest.trim_start().strip_prefix(':') {
-        Some(why) => Some(!why.trim().is_empty()),
-        None => rest.trim().is_empty().then_some(false),
+/// The code that a comment allows, and whether it has a reason.
+fn allowance(comment: &str) -> Option<(&str, bool)> {
+    let rest = comment.trim_start().strip_prefix(WORD)?.trim_start();
+    let (code, rest) = rest.split_at_checked(CODE_BYTES)?;
+    let rest = rest.trim_start();
+    match rest.strip_prefix(':') {
+        Some(why) => Some((code, !why.trim_start().is_empty())),
+        None => rest.is_empty().then_some((code, false)),
     }
 }
 
@@ -65,6 +100,7 @@ mod tests {
             ("x = 1 -- allow MS-B081: it is for later", Some(true)),
             ("-- allow MS-B081: it is for later\nx = 1", Some(true)),
             ("  --  allow MS-B081:for later\n  x = 1", Some(true)),
+            ("x = { 'ls', '--all' } -- allow MS-B081: it is for later", Some(true)),
             ("x = 1 -- allow MS-B081", Some(false)),
             ("x = 1 -- allow MS-B081:  ", Some(false)),
             ("x = 1 -- allow MS-B0811: no", None),
@@ -74,9 +110,9 @@ mod tests {
             ("x = 1", None),
         ] {
             let line = u32::try_from(text.lines().count()).unwrap();
-            assert_eq!(allowed(text, line, code), expected, "{text}");
+            assert_eq!(Allowances::of(text).allowed(line, code), expected, "{text}");
         }
-        assert_eq!(allowed("x", 0, code), None);
-        assert_eq!(allowed("x", 9, code), None);
+        let one = Allowances::of("-- allow MS-B081: it is for later");
+        assert_eq!((one.allowed(0, code), one.allowed(9, code)), (None, None));
     }
 }

@@ -14,7 +14,7 @@ use crate::protocol::Json;
 
 mod disk;
 
-pub(super) use disk::programs;
+pub(super) use disk::{program, programs};
 
 /// The files that a bundle may have.
 pub const MAX_FILES: usize = 256;

@@ -58,6 +58,8 @@ const LATER_KEYS: [&str; 2] = ["budget", "environment"];
 
 /// Checks the tree of values that a bundle's chunk returned.
 pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checked {
+    let mut found = check_files(bundle);
+    files::leave_out_literal(&mut found, tree, bundle);
     let mut checker = Checker {
         bundle,
         edition: Edition::of(bundle.entry(), bundle.source()),
@@ -65,7 +67,7 @@ pub fn check(tree: &Value, bundle: &Bundle, operators: &dyn Operators) -> Checke
         operators,
         templates: Templates::new(bundle),
         bodies: OnceCell::new(),
-        findings: check_files(bundle),
+        findings: found,
     };
     let definition = checker.blueprint(tree);
     let mut findings = checker.findings;
@@ -129,7 +131,7 @@ impl Checker<'_> {
         let flowing = agents.iter().filter(|(_, agent)| !asked(agent));
         let mut names: Vec<&str> = flowing.map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
-        self.unused_agents(&names, flow);
+        self.unused_agents(&names, flow, tree);
         let on = self.triggers(&table, input.as_ref());
         let named = name.clone().unwrap_or_default();
         let definition = Definition {

@@ -335,7 +335,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The candidate that `given` is most likely a misspelling of.
+/// Names that a misspelling is compared with, and that a hint lists.
+const CANDIDATES: usize = 500;
+const LISTED: usize = 100;
+
+/// The candidate that `given` is most likely a misspelling of, among the first ones.
 pub fn did_you_mean<'a>(
     given: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -346,6 +350,7 @@ pub fn did_you_mean<'a>(
     }
     candidates
         .into_iter()
+        .take(CANDIDATES)
         .map(|candidate| (strsim::damerau_levenshtein(given, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
         .min()
@@ -357,7 +362,11 @@ pub(super) fn hint_for(given: &str, candidates: &[&str]) -> Option<String> {
     match did_you_mean(given, candidates.iter().copied()) {
         Some(likely) => Some(format!("did you mean `{likely}`?")),
         None if candidates.is_empty() => None,
-        None => Some(format!("there are: {}", candidates.join(", "))),
+        None => {
+            let shown = &candidates[..candidates.len().min(LISTED)];
+            let more = if shown.len() < candidates.len() { ", …" } else { "" };
+            Some(format!("there are: {}{more}", shown.join(", ")))
+        }
     }
 }
 
@@ -412,6 +421,10 @@ mod tests {
         assert_eq!(did_you_mean("promt", ["prompt", "park"]), Some("prompt"));
         assert_eq!(did_you_mean("zzzzzz", ["prompt", "park"]), None);
         assert_eq!(did_you_mean(&"x".repeat(10_000), ["prompt"]), None);
+        let many: Vec<String> = (0..20_000).map(|n| format!("name{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let hint = hint_for("other", &many).unwrap();
+        assert!(hint.ends_with("name99, …") && hint.len() < 1_000, "{hint}");
     }
 
     #[test]

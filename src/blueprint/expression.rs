@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use super::template::{
     TemplateError, Templates, begin_bounded, bounded_expression, check_chains, object,
-    while_running,
+    required_names, while_running,
 };
 
 /// Steps of the interpreter in one expression: a few milliseconds.
@@ -65,6 +65,19 @@ pub fn names(text: &str, reading: Reading) -> Result<BTreeSet<String>, TemplateE
             Ok(names)
         }
     }
+}
+
+/// Those of the names that must be defined: neither `default` nor `is defined` looks at them.
+///
+/// # Errors
+/// Fails when it does not parse.
+pub(super) fn required(text: &str, reading: Reading) -> Result<BTreeSet<String>, TemplateError> {
+    let template: Cow<'_, str> = match expression_in(text, reading) {
+        None => text.into(),
+        Some(expression) => format!("{{{{ {expression} }}}}").into(),
+    };
+    let required = required_names(&template, names(text, reading)?);
+    required.map(|it| it.into_keys().collect()).map_err(|error| TemplateError::from(&error))
 }
 
 /// Evaluates a string with these slots.
@@ -235,5 +248,9 @@ mod tests {
         assert_eq!(of("(n ~ [plan.cost])[:2]", Reading::Expression), ["n", "plan"]);
         assert_eq!(of("{% for x in n %}{{ x[1:] }}{% endfor %}", Reading::Slots), ["n"]);
         assert!(names("n ==", Reading::Condition).is_err());
+        let of = |text, reading| required(text, reading).unwrap().into_iter().collect::<Vec<_>>();
+        assert_eq!(of("{{ a | d }} {{ n }}", Reading::Slots), ["n"]);
+        assert_eq!(of("{{ a.b.c | default('') }}", Reading::Slots), ["a.b"]);
+        assert_eq!(of("a is defined and a.b == {'n': n}", Reading::Condition), ["n"]);
     }
 }

@@ -4,7 +4,7 @@
 //! Only tokens and brackets are considered. On a valid source that is exact for tables that are
 //! written out; what is built elsewhere (a local, a module) is located where it is used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 mod json;
 
@@ -20,6 +20,9 @@ const MAX_DEPTH: usize = 24;
 
 const MAX_CLOSED: usize = 32;
 
+/// The module of the library.
+const LIBRARY: &str = "swarm";
+
 /// The notation of the value of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Form {
@@ -27,8 +30,6 @@ pub(super) enum Form {
     Literal(Position),
     /// As `swarm.template("…")`.
     Template(String),
-    /// As `swarm.agent_md("…", …)`.
-    AgentFile(String),
     /// In another way.
     Other,
 }
@@ -50,6 +51,10 @@ pub(super) enum Target {
     AgentFile,
     /// `swarm.template("…")` or an include in a template, relative to the bundle.
     Template,
+    /// An include that a template renders without.
+    OptionalTemplate,
+    /// An include that is seen only when the escapes of the string are resolved.
+    EscapedTemplate,
 }
 
 /// A file that a source refers to.
@@ -83,7 +88,8 @@ impl Outline {
     /// Reads a source.
     pub fn of(source: &str) -> Self {
         let tokens = tokens(source);
-        let mut scan = Scan { tokens: &tokens, frames: Vec::new(), out: Self::default() };
+        let library = library_names(&tokens);
+        let mut scan = Scan { tokens: &tokens, library, frames: Vec::new(), out: Self::default() };
         scan.run();
         scan.out
     }
@@ -137,6 +143,11 @@ impl Outline {
     }
 }
 
+/// The strings of a JSON document, each with the place of its first quote.
+pub(super) fn json_strings(source: &str) -> Vec<(Position, String)> {
+    json::strings(source)
+}
+
 /// A JSON pointer with one more segment.
 pub(super) fn pointer(parent: &str, segment: &str) -> String {
     format!("{parent}/{}", segment.replace('~', "~0").replace('/', "~1"))
@@ -156,8 +167,24 @@ enum Frame {
     IfExpression,
 }
 
+/// The names that a source gives to the library: `local name = require("swarm")`.
+fn library_names<'s>(tokens: &[Token<'s>]) -> HashSet<&'s str> {
+    let named = tokens.windows(5).filter_map(|it| {
+        let Kind::Name(name) = it[0].kind else { return None };
+        let module = if it[3].is_symbol("(") { &it[4] } else { &it[3] };
+        let is_it = it[1].is_symbol("=") && it[2].is_name("require") && is_library(module);
+        is_it.then_some(name)
+    });
+    named.chain([LIBRARY]).collect()
+}
+
+fn is_library(token: &Token<'_>) -> bool {
+    token.text().is_some_and(|text| text == LIBRARY)
+}
+
 struct Scan<'t, 's> {
     tokens: &'t [Token<'s>],
+    library: HashSet<&'s str>,
     frames: Vec<Frame>,
     out: Outline,
 }
@@ -282,7 +309,6 @@ impl Scan<'_, '_> {
             },
             Kind::Name(_) => match self.call_of(value + 2) {
                 Some((Target::Template, argument)) => Form::Template(argument.0),
-                Some((Target::AgentFile, argument)) => Form::AgentFile(argument.0),
                 _ => Form::Other,
             },
             _ => Form::Other,
@@ -359,12 +385,24 @@ impl Scan<'_, '_> {
         let target = match &self.tokens.get(index)?.kind {
             Kind::Name("require") if !field => Target::Module,
             Kind::Name("agent_md") if field => Target::AgentFile,
-            Kind::Name("template") if field => Target::Template,
+            Kind::Name("template") if field && self.is_of_library(index) => Target::Template,
+            // What another module has by this name may be anything.
+            Kind::Name("template") if field => Target::OptionalTemplate,
             _ => return None,
         };
         let argument = self.literal_argument(index + 1)?;
         let local = target != Target::Module || argument.0.starts_with('.');
         local.then_some((target, argument))
+    }
+
+    /// Returns true if the field at `index` is one of the library.
+    fn is_of_library(&self, index: usize) -> bool {
+        let before = |back: usize| index.checked_sub(back).map(|index| &self.tokens[index]);
+        match before(2).map(|token| &token.kind) {
+            Some(Kind::Name(name)) => self.library.contains(name),
+            Some(Kind::Symbol(")")) => before(3).is_some_and(is_library),
+            _ => false,
+        }
     }
 
     /// The first argument of a call whose arguments begin at `index`, if it is a plain string.
@@ -381,12 +419,18 @@ impl Scan<'_, '_> {
 
     /// Records the includes in a string that may be a template.
     fn includes(&mut self, token: &Token<'_>) {
-        let Kind::Text { raw, .. } = token.kind else {
-            return;
-        };
-        for (_, name) in template::includes(raw) {
-            let at = token.at;
-            self.out.references.push(Reference { target: Target::Template, name, at });
+        let Kind::Text { raw, .. } = token.kind else { return };
+        let Some(text) = token.text() else { return };
+        let plain = if raw.contains('\\') { Some(template::includes(raw)) } else { None };
+        for include in template::includes(&text) {
+            let is_plain =
+                plain.as_ref().is_none_or(|it| it.iter().any(|it| it.name == include.name));
+            let target = match is_plain {
+                _ if include.may_miss => Target::OptionalTemplate,
+                true => Target::Template,
+                false => Target::EscapedTemplate,
+            };
+            self.out.references.push(Reference { target, name: include.name, at: token.at });
         }
     }
 }

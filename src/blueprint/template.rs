@@ -5,7 +5,7 @@
 //! rendered themselves. The engine renders with it when it dispatches a task.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Write},
 };
 
@@ -21,6 +21,9 @@ use super::bundle::{Bundle, MAX_FILES};
 
 mod bounded;
 mod rewrite;
+mod uses;
+
+use uses::{Need, Uses};
 
 pub(crate) use bounded::{begin as begin_bounded, charge, environment as bounded_environment};
 
@@ -151,35 +154,29 @@ impl Templates {
         Ok(names)
     }
 
-    /// The names that a template looks up outside of itself and that must be defined, in order.
+    /// The names that a template looks up outside of itself and that must be defined, in order, each
+    /// with the use that needs it.
     ///
     /// # Errors
     /// Fails when it does not parse.
-    pub fn required(&self, template: &str) -> Result<BTreeSet<String>, TemplateError> {
+    pub fn required(&self, template: &str) -> Result<BTreeMap<String, Need>, TemplateError> {
         required_names(template, self.undeclared(template)?)
             .map_err(|error| TemplateError::from(&error))
     }
 }
 
-/// Those of the names in a template that must be defined, in order. Where `default` or `is defined`
-/// looks at an attribute, the value that it is an attribute of must be.
+/// Those of the names in a template that must be defined, in order, each with the use that needs it.
+/// Where `default` or `is defined` looks at an attribute, the value that it is an attribute of must
+/// be.
 ///
 /// # Errors
 /// Fails when it does not parse.
 pub(crate) fn required_names(
     template: &str,
     names: impl IntoIterator<Item = String>,
-) -> Result<BTreeSet<String>, minijinja::Error> {
-    let optional = rewrite::optional(template)?;
-    let required = |name: String| {
-        let outer = name.match_indices('.').map(|(at, _)| &name[..at]);
-        let found = outer.chain([name.as_str()]).find(|it| optional.contains(*it));
-        match found {
-            None => Some(name),
-            Some(found) => found.rsplit_once('.').map(|(of, _)| of.to_owned()),
-        }
-    };
-    Ok(names.into_iter().filter_map(required).collect())
+) -> Result<BTreeMap<String, Need>, minijinja::Error> {
+    let uses = Uses::of(template)?;
+    Ok(names.into_iter().filter_map(|name| uses.required(name)).collect())
 }
 
 /// The error of a template that parsed: its place is one in the bounded source, of which the lines
@@ -295,20 +292,59 @@ pub(super) fn object(map: &Map<String, Value>) -> minijinja::Value {
     minijinja::Value::from_pairs(map.iter().map(|(key, json)| (key.as_str(), value(json))))
 }
 
-/// The files that a template includes by a literal name, with the byte offsets of the tags.
-pub(super) fn includes(template: &str) -> Vec<(usize, String)> {
+/// A file that a template includes by a literal name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Include {
+    /// The byte offset of the tag.
+    pub offset: usize,
+    /// The name, as it is written.
+    pub name: String,
+    /// True if the template renders without it: the tag says so, or is a comment or raw text, or
+    /// the name is only the beginning of an expression.
+    pub may_miss: bool,
+}
+
+/// The files that a template includes by a literal name.
+pub(super) fn includes(template: &str) -> Vec<Include> {
     const WORDS: [&str; 4] = ["include", "import", "from", "extends"];
-    template
-        .match_indices("{%")
-        .filter_map(|(offset, tag)| {
-            let inside = template[offset + tag.len()..].trim_start_matches(['-', '+']).trim_start();
-            let rest = WORDS.iter().find_map(|word| inside.strip_prefix(word))?.trim_start();
-            let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''))?;
-            let (name, _) = rest[1..].split_once(quote)?;
-            Some((offset, name.to_owned()))
-        })
-        .take(MAX_INCLUDES)
-        .collect()
+    /// The ends of comments and of raw text.
+    const CLOSERS: [&str; 2] = ["#}", "endraw"];
+    let ends_tag = |text: &str| text.trim_start_matches(['-', '+']).starts_with("%}");
+    let mut found = Vec::new();
+    // Up to there, tags are text. What is not closed is not looked for again.
+    let (mut text_to, mut unclosed) = (0, [false; 2]);
+    for (offset, _) in template.match_indices('{') {
+        let tag = &template[offset..];
+        let inside =
+            tag.strip_prefix("{%").map(|it| it.trim_start_matches(['-', '+']).trim_start());
+        let raw = inside.and_then(|it| it.strip_prefix("raw"));
+        let opens = match raw.is_some_and(|it| ends_tag(it.trim_start())) {
+            true => Some(1),
+            false => tag.starts_with("{#").then_some(0),
+        };
+        if let Some(opens) = opens.filter(|opens| offset >= text_to && !unclosed[*opens]) {
+            match tag[2..].find(CLOSERS[opens]) {
+                Some(end) => text_to = offset + 2 + end,
+                None => unclosed[opens] = true,
+            }
+        }
+        let Some(inside) = inside else { continue };
+        let word = WORDS.iter().find_map(|word| inside.strip_prefix(word));
+        let Some(rest) = word.map(str::trim_start) else { continue };
+        let Some(quote) = rest.chars().next().filter(|c| matches!(c, '"' | '\'')) else { continue };
+        let Some((name, after)) = rest[1..].split_once(quote) else { continue };
+        let after = after.trim_start();
+        let is_whole =
+            after.is_empty() || after.starts_with(char::is_alphabetic) || ends_tag(after);
+        let missing = after.strip_prefix("ignore").map(str::trim_start);
+        let may_miss =
+            offset < text_to || !is_whole || missing.is_some_and(|it| it.starts_with("missing"));
+        found.push(Include { offset, name: name.to_owned(), may_miss });
+        if found.len() == MAX_INCLUDES {
+            break;
+        }
+    }
+    found
 }
 
 /// A writer that stops at [`MAX_RENDERED_BYTES`].

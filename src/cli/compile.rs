@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::exit::{Exit, Stop};
 use crate::{
-    blueprint::{self, Bundle, Finding, code},
+    blueprint::{self, Bundle, Finding, Position, code},
     config::{Config, Layer},
     host,
     lua::{Limits, Program},
@@ -109,6 +109,14 @@ pub fn read(path: &Path) -> Result<Result<Bundle, Found>, Stop> {
         let file = main.file_name().unwrap_or_default().to_string_lossy();
         found(error.finding(&file))
     }))
+}
+
+/// Returns the finding for a file that [`host::left_out_of`] lists.
+pub fn left_out(path: &Path) -> Found {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let message = "the file is left out: it is a link out of the directory, or no regular file";
+    let finding = Finding::error(file, Position::START, code::BUNDLE, message).warning();
+    found(finding.hint("copy the file into the directory, or check it where it is"))
 }
 
 /// The main file of a blueprint.

@@ -1,5 +1,7 @@
 //! The operations of steps, and the parts of them that the journal keeps.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::state_op::StateOp;
@@ -125,6 +127,17 @@ impl TaskRequest {
     }
 }
 
+/// A composite with an idempotency key, which its members answer together.
+#[derive(Debug, PartialEq)]
+pub struct KeyOwner {
+    /// The number of its step.
+    pub step: u32,
+    /// Its operator.
+    pub operator: Arc<str>,
+    /// Its input.
+    pub input: Json,
+}
+
 /// Overrides of an agent's settings for one call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskOpts {
@@ -136,6 +149,9 @@ pub struct TaskOpts {
     pub operator: Option<String>,
     /// Passed to the worker, which can use it for deduplication.
     pub idempotency_key: Option<String>,
+    /// The composite that the key belongs to, if this is the call of a member.
+    #[serde(skip)]
+    pub key_owner: Option<Arc<KeyOwner>>,
     /// A one-line summary for people.
     pub summary: Option<String>,
     /// The conversation that the worker continues.

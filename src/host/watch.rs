@@ -486,6 +486,14 @@ pub fn blueprints_in(dir: &Path) -> Vec<PathBuf> {
     list(dir).map(|listed| listed.files).unwrap_or_default()
 }
 
+/// The files in a directory that are named like blueprints and are left out, sorted: links out of it,
+/// and what is no regular file.
+pub fn left_out_of(dir: &Path) -> Vec<PathBuf> {
+    let mut refused = list(dir).map(|listed| listed.refused).unwrap_or_default();
+    refused.sort();
+    refused
+}
+
 fn list(dir: &Path) -> io::Result<Listed> {
     let identity = identity(dir)?;
     let mut listed = Listed { files: Vec::new(), refused: Vec::new(), identity };

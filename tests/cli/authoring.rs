@@ -484,10 +484,15 @@ fn files_that_are_no_bundle_are_a_finding_beside_those_of_other_blueprints() {
     std::os::unix::fs::symlink("/etc/hostname", shell.path("bp/link.lua")).unwrap();
     let done = shell.run(&["check", "bp"]).exits(3);
     assert!(done.stdout.contains("MS-B004") && done.stdout.contains("a.lua:1:1"), "{done:?}");
-    done.says(&["bp/a.lua: 1 finding(s)", "bp/b.lua: no findings"]);
+    done.says(&["bp/a.lua: 1 finding(s)", "bp/b.lua: no findings", "bp/link.lua: 1 finding(s)"]);
     let found = shell.run(&["check", "bp", "--json"]).exits(3).json();
     assert_eq!((&found[0]["path"], &found[0]["file"]), (&json!("bp/a.lua"), &json!("a.lua")));
-    assert_eq!((&found[0]["code"], &found[1]), (&json!("MS-B004"), &Value::Null));
+    assert_eq!((&found[0]["code"], &found[2]), (&json!("MS-B004"), &Value::Null));
+    // A link that is named like a blueprint is left out, and says so.
+    assert_eq!(
+        (&found[1]["path"], &found[1]["severity"]),
+        (&json!("bp/link.lua"), &json!("warning"))
+    );
     shell.run(&["run", "bp/a.lua"]).exits(3).says(&["bp/a.lua: ", "symbolic link"]);
     // The name of the link ends like that of the file.
     shell.write("a.lua", source("data"));
@@ -509,6 +514,27 @@ fn a_directory_is_checked_with_blueprints_that_are_too_large_or_no_text() {
     let codes: Vec<_> = errors.map(|it| (&it["path"], &it["code"])).collect();
     let code = &json!("MS-B004");
     assert_eq!(codes, [(&json!("bp/large.lua"), code), (&json!("bp/other.lua"), code)]);
+}
+
+#[test]
+fn check_of_a_directory_warns_of_links_that_lead_out_of_it() {
+    let shell = Shell::new();
+    shell.write("bp/a.lua", GREET);
+    shell.write("shared/main.lua", GREET);
+    for (to, link) in
+        [("shared", "bp/whole"), ("shared/main.lua", "bp/one.lua"), ("bp/a.lua", "bp/own.lua")]
+    {
+        std::os::unix::fs::symlink(shell.path(to), shell.path(link)).unwrap();
+    }
+    let found = shell.run(&["check", "bp", "--json"]).ok().json();
+    let found = found.as_array().unwrap().iter().filter(|it| it["code"] == "MS-B004");
+    let places: Vec<_> = found.map(|it| (&it["path"], &it["severity"])).collect();
+    let warning = &json!("warning");
+    assert_eq!(places, [(&json!("bp/one.lua"), warning), (&json!("bp/whole/main.lua"), warning)]);
+    shell.run(&["check", "bp", "--deny", "warnings"]).exits(3).says(&["bp/a.lua: no findings"]);
+    shell.write("links/x.txt", "");
+    std::os::unix::fs::symlink(shell.path("shared"), shell.path("links/whole")).unwrap();
+    shell.run(&["check", "links"]).exits(4).says(&["no blueprints here", "links/whole/main.lua"]);
 }
 
 /// The command of a language server, which `scripts/test.sh` installs below `target/tools/`.

@@ -15,7 +15,7 @@ fn a_well_formed_file_gives_its_fields() {
         json!({"name": "reviewer", "description": "Reviews code", "model": "opus",
             "tools": ["Read", "Bash(git:*, ls)", "Grep"], "system": "# Role\nYou review."})
     );
-    assert_eq!(file.body_line, 8);
+    assert_eq!(file.body_at.line, 8);
     let standings: Vec<_> =
         file.report.iter().map(|key| (key.key.as_str(), key.standing)).collect();
     assert_eq!(
@@ -45,9 +45,15 @@ fn blanks_behind_the_lines_around_the_frontmatter_do_not_matter() {
         let text = format!("{begin}\nname: a\n{end}\nBody\n");
         let file = parse("a.md", &text).unwrap();
         assert_eq!(Value::Object(file.fields), json!({"name": "a", "system": "Body"}), "{text:?}");
-        assert_eq!(file.body_line, 4);
+        assert_eq!(file.body_at.line, 4);
     }
     assert_eq!(findings("--- a\nname: a\n---\n").len(), 1);
+}
+
+#[test]
+fn the_body_begins_behind_the_blanks_before_it() {
+    let (file, _) = read("a.md", "---\nname: a\n---\n \n  Body\n");
+    assert_eq!(file.body_at, Position { line: 5, column: 3 });
 }
 
 #[test]

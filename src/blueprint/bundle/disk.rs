@@ -18,7 +18,7 @@ use super::{
     relative,
 };
 use crate::blueprint::{
-    locate::{Outline, Target},
+    locate::{Outline, Target, json_strings},
     regular::read_regular,
     template,
     tokens::{Token, tokens},
@@ -157,34 +157,39 @@ impl Bundle {
 fn references(from: &str, text: &str) -> Vec<Vec<String>> {
     let single = |name: &str| relative(name).into_iter().collect::<Vec<_>>();
     if !is_lua(from) {
-        let mut named = template::includes(text);
+        let mut included = template::includes(text);
         let mut started = Vec::new();
         if from.ends_with(".json") {
             // In a string, the quotes of a name are escaped.
-            let tokens = tokens(text);
-            let texts = tokens.iter().filter_map(Token::text);
-            named.extend(texts.flat_map(|text| template::includes(&text)));
-            started.extend(programs(text));
+            let texts = json_strings(text).into_iter();
+            included.extend(texts.flat_map(|(_, text)| template::includes(&text)));
+            started.extend(programs(from, text));
         }
-        let named = named.into_iter().map(|(_, name)| name).chain(started);
+        let named = included.into_iter().map(|it| it.name).chain(started);
         return named.map(|name| single(&name)).collect();
     }
     let outline = Outline::of(text);
     let named = outline.references.iter().map(|reference| match reference.target {
         Target::Module => module_candidates(from, &reference.name),
-        Target::AgentFile | Target::Template => single(&reference.name),
+        _ => single(&reference.name),
     });
-    named.chain(programs(text).map(|name| single(&name))).collect()
+    named.chain(programs(from, text).iter().map(|name| single(name))).collect()
 }
 
-/// The files that commands run from the bundle: strings such as `{{ bundle }}/worker.py`.
-pub(in crate::blueprint) fn programs(text: &str) -> impl Iterator<Item = String> {
-    tokens(text).into_iter().filter_map(|token| {
-        let text = token.text()?;
-        let inside = text.trim_start().strip_prefix("{{")?.trim_start().strip_prefix("bundle")?;
-        let path = inside.trim_start().strip_prefix("}}/")?;
-        Some(path.to_owned())
-    })
+/// The files that commands run from the bundle: strings such as `{{ bundle }}/worker.py`, in the
+/// text of the file at a path.
+pub(in crate::blueprint) fn programs(path: &str, text: &str) -> Vec<String> {
+    let texts: Vec<String> = match path.ends_with(".json") {
+        true => json_strings(text).into_iter().map(|(_, text)| text).collect(),
+        false => tokens(text).iter().filter_map(Token::text).collect(),
+    };
+    texts.iter().filter_map(|text| program(text)).map(str::to_owned).collect()
+}
+
+/// The file of the bundle that a string such as `{{ bundle }}/worker.py` names.
+pub(in crate::blueprint) fn program(text: &str) -> Option<&str> {
+    let inside = text.trim_start().strip_prefix("{{")?.trim_start().strip_prefix("bundle")?;
+    inside.trim_start().strip_prefix("}}/")
 }
 
 fn first_present(

@@ -153,7 +153,7 @@ fn a_flow_as_json_brings_its_programs_and_templates() {
     let directory = directory(&[
         (
             "t.json",
-            r#"{"agents":{"p":{"command":["sh","{{ bundle }}/go.sh"],"prompt":"it's {% include \"a.md\" %}"}}}"#,
+            r#"{"x":[[1],2],"agents":{"p":{"command":["sh","{{ bundle }}/go.sh"],"prompt":"it's {% include \"a.md\" %}"}}}"#,
         ),
         ("go.sh", ""),
         ("a.md", "{% include 'b.md' %}"),
@@ -161,6 +161,17 @@ fn a_flow_as_json_brings_its_programs_and_templates() {
     ]);
     let bundle = Bundle::load(&directory.path().join("t.json")).unwrap();
     assert_eq!(paths(&bundle), ["a.md", "b.md", "go.sh", "t.json"]);
+}
+
+#[test]
+fn an_include_in_a_string_with_escapes_is_taken() {
+    let directory = directory(&[
+        ("a.lua", r#"return { prompt = "{% include \"b.md\" %}" }"#),
+        ("b.md", "{% include 'c.md' ignore missing %}{% include 'd.md' ignore missing %}"),
+        ("c.md", ""),
+    ]);
+    let bundle = Bundle::load(&directory.path().join("a.lua")).unwrap();
+    assert_eq!(paths(&bundle), ["a.lua", "b.md", "c.md"]);
 }
 
 #[test]

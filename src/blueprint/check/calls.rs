@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::{checker::Checker, files::is_lua};
 use crate::blueprint::{
+    allowances::Allowances,
     bundle::Bundle,
     diagnostics::{Finding, Position, code, did_you_mean, hint_for},
     duration::{old_form, parse_duration},
@@ -39,6 +40,7 @@ struct Wrong {
 /// A source with its tokens and names.
 struct Source<'s> {
     path: &'s str,
+    allowances: Allowances<'s>,
     tokens: Vec<Token<'s>>,
 }
 
@@ -60,17 +62,19 @@ impl Checker<'_> {
                     self.second_result(source, names);
                 }
             }
-            let is_cut = found.len() > MOST;
-            for wrong in found.into_iter().take(MOST) {
+            let found = found.into_iter().filter_map(|wrong| {
                 let code = match wrong.message.starts_with("there is no module") {
                     true => code::MISSING_FILE,
                     false => code::BAD_ARGUMENT,
                 };
-                self.report(source, wrong, code, true);
+                self.finding(source, wrong, code, true)
+            });
+            let mut found: Vec<_> = found.take(MOST + 1).collect();
+            if found.len() > MOST {
+                found.truncate(MOST);
+                found.last_mut().into_iter().for_each(Finding::and_more);
             }
-            if is_cut {
-                self.findings.last_mut().into_iter().for_each(Finding::and_more);
-            }
+            self.findings.append(&mut found);
             let Some(names) = names.as_ref().filter(|_| whole) else { continue };
             let mut seen = BTreeSet::new();
             let needed = names.globals.iter().filter(|it| it.needed).map(|it| it.name);
@@ -79,26 +83,41 @@ impl Checker<'_> {
                 names.globals.iter().filter(|it| !set.contains(it.name)).collect();
             // What is left out are no errors, if there is anything else.
             globals.sort_by_key(|it| !needed.contains(it.name));
-            for global in globals {
-                if seen.insert(global.name) && seen.len() <= MOST {
-                    let wrong = unknown(global, names, &set);
-                    let is_needed = needed.contains(global.name);
-                    self.report(source, wrong, code::UNKNOWN_GLOBAL, is_needed);
-                }
+            globals.retain(|it| seen.insert(it.name));
+            let found = globals.into_iter().filter_map(|global| {
+                let is_needed = needed.contains(global.name);
+                // The hint takes time: it is for those that are shown.
+                let wrong = Wrong { at: global.at, message: String::new(), hint: None };
+                self.finding(source, wrong, code::UNKNOWN_GLOBAL, is_needed)?;
+                Some((global, is_needed))
+            });
+            let found: Vec<_> = found.take(MOST + 1).collect();
+            for (global, is_needed) in found.iter().take(MOST) {
+                let wrong = unknown(global, names, &set);
+                let finding = self.finding(source, wrong, code::UNKNOWN_GLOBAL, *is_needed);
+                self.findings.extend(finding);
             }
-            if seen.len() > MOST {
+            if found.len() > MOST {
                 self.findings.last_mut().into_iter().for_each(Finding::and_more);
             }
         }
     }
 
     /// A call that fails for certain is an error from edition 2 on; in edition 1 it is a warning.
-    fn report(&mut self, source: &Source<'_>, wrong: Wrong, code: &'static str, certain: bool) {
+    /// Returns `None` for a warning that the file allows.
+    fn finding(
+        &self,
+        source: &Source<'_>,
+        wrong: Wrong,
+        code: &'static str,
+        certain: bool,
+    ) -> Option<Finding> {
         let at = source.tokens.get(wrong.at).map_or(Position::START, |token| token.at);
         let finding = Finding::error(source.path, at, code, wrong.message);
         let finding = Finding { hint: wrong.hint, ..finding };
         let refused = certain && self.edition >= Edition::Two;
-        self.findings.push(if refused { finding } else { finding.warning() });
+        let finding = if refused { finding } else { finding.warning() };
+        (!source.allowances.allow(&finding)).then_some(finding)
     }
 
     /// A second value behind the `return` of the flow.
@@ -109,7 +128,8 @@ impl Checker<'_> {
         };
         let message = "a flow has one result: this second value is dropped".to_owned();
         let hint = Some("return a table: `return { first, second }`".to_owned());
-        self.report(source, Wrong { at, message, hint }, code::LOST_RESULT, false);
+        let wrong = Wrong { at, message, hint };
+        self.findings.extend(self.finding(source, wrong, code::LOST_RESULT, false));
     }
 }
 
@@ -129,7 +149,11 @@ pub(super) fn without_result(bundle: &Bundle, outline: &Outline) -> Option<Findi
 
 fn sources(bundle: &Bundle) -> impl Iterator<Item = Source<'_>> {
     let files = bundle.files().iter().filter(|(path, _)| is_lua(path));
-    files.map(|(path, text)| Source { path, tokens: tokens(text) })
+    files.map(|(path, text)| Source {
+        path,
+        allowances: Allowances::of(text),
+        tokens: tokens(text),
+    })
 }
 
 /// Returns the return values of a literal flow function.

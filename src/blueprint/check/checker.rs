@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use crate::{
     blueprint::{
-        bundle::Bundle, diagnostics::Finding, edition::Edition, locate::Outline,
+        bundle::Bundle,
+        diagnostics::{Finding, Position},
+        edition::Edition,
+        locate::Outline,
         template::Templates,
     },
     flow::ValuePath,
@@ -83,8 +86,8 @@ pub(super) struct Checker<'a> {
     pub outline: Outline,
     pub operators: &'a dyn Operators,
     pub templates: Templates,
-    /// The texts of agent files, each with its file and the line that it begins at.
-    pub bodies: OnceCell<HashMap<String, (String, u32)>>,
+    /// The texts of agent files, each with its file and the place at which it begins.
+    pub bodies: OnceCell<HashMap<String, (String, Position)>>,
     pub findings: Vec<Finding>,
 }
 

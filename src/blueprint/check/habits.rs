@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{checker::Checker, files::is_lua};
 use crate::blueprint::{
+    allowances::Allowances,
     diagnostics::{Finding, Position, Severity, code, hint_for},
     duration::old_form,
     edition::Edition,
@@ -37,7 +38,7 @@ impl Checker<'_> {
         for (path, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
             let tokens = tokens(text);
             let edition = self.edition;
-            let mut found = Look::new(path, edition, &tokens);
+            let mut found = Look::new(path, edition, &tokens, Allowances::of(text));
             found.all();
             found.durations();
             if found.is_cut {
@@ -49,11 +50,19 @@ impl Checker<'_> {
     }
 
     /// Agents that nothing names: neither a call with their name, nor a text that could become one.
-    pub(super) fn unused_agents(&mut self, names: &[&str], flow: Option<&serde_json::Value>) {
+    pub(super) fn unused_agents(
+        &mut self,
+        names: &[&str],
+        flow: Option<&serde_json::Value>,
+        tree: &serde_json::Value,
+    ) {
         let bundle = self.bundle;
         let mut texts = HashSet::new();
         for (_, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
             texts.extend(tokens(text).iter().filter_map(Token::text));
+        }
+        if bundle.entry().ends_with(".json") {
+            texts_in(tree, &mut texts);
         }
         let mut computed = false;
         if let Some(flow) = flow {
@@ -82,6 +91,18 @@ impl Checker<'_> {
                 .hint(format!("run it with `ctx:run(\"{name}\", …)`, or remove it"));
             self.findings.push(finding.warning());
         }
+    }
+}
+
+/// The texts in a document, without its keys.
+fn texts_in(value: &serde_json::Value, into: &mut HashSet<String>) {
+    match value {
+        serde_json::Value::String(text) => {
+            into.insert(text.clone());
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| texts_in(item, into)),
+        serde_json::Value::Object(map) => map.values().for_each(|part| texts_in(part, into)),
+        _ => {}
     }
 }
 
@@ -120,29 +141,58 @@ struct Look<'t, 's> {
     path: &'t str,
     edition: Edition,
     tokens: &'t [Token<'s>],
+    allowances: Allowances<'t>,
     /// The last place of each name.
     last: HashMap<&'s str, usize>,
-    /// The names behind `local` and `function`.
+    /// The names that are declared: locals, functions, their arguments, and those of loops.
     own: HashSet<&'s str>,
+    /// The brackets whose content has a `:` behind it: a method is called there.
+    called_on: HashSet<usize>,
+    /// The tokens that loops may still be looked through for: each is in few of them.
+    in_loops: usize,
     found: Vec<Finding>,
     /// True if findings are left out.
     is_cut: bool,
 }
 
 impl<'t, 's> Look<'t, 's> {
-    fn new(path: &'t str, edition: Edition, tokens: &'t [Token<'s>]) -> Self {
+    fn new(
+        path: &'t str,
+        edition: Edition,
+        tokens: &'t [Token<'s>],
+        allowances: Allowances<'t>,
+    ) -> Self {
         let (mut last, mut own) = (HashMap::new(), HashSet::new());
-        let mut declares = false;
+        let (mut declares, mut is_behind_name) = (false, false);
+        let (mut open, mut called_on) = (Vec::new(), HashSet::new());
         for (index, token) in tokens.iter().enumerate() {
-            if let Kind::Name(name) = token.kind {
-                last.insert(name, index);
-                if declares {
-                    own.insert(name);
+            let mut is_name = false;
+            match token.kind {
+                Kind::Name("local" | "function" | "for") => declares = true,
+                Kind::Name("in" | "do") | Kind::Symbol("=" | ")") => declares = false,
+                Kind::Name(name) => {
+                    last.insert(name, index);
+                    // A name behind another one begins the next statement.
+                    declares &= !is_behind_name;
+                    if declares {
+                        own.insert(name);
+                    }
+                    is_name = true;
                 }
+                _ => {}
             }
-            declares = token.is_name("local") || token.is_name("function");
+            is_behind_name = is_name;
+            match token.kind {
+                Kind::Symbol("(" | "{" | "[") => open.push(index),
+                Kind::Symbol(")" | "}" | "]") => {
+                    let is_called = tokens.get(index + 1).is_some_and(|it| it.is_symbol(":"));
+                    called_on.extend(open.pop().filter(|_| is_called));
+                }
+                _ => {}
+            }
         }
-        Self { path, edition, tokens, last, own, found: Vec::new(), is_cut: false }
+        let (in_loops, found, is_cut) = (tokens.len().saturating_mul(20), Vec::new(), false);
+        Self { path, edition, tokens, allowances, last, own, called_on, in_loops, found, is_cut }
     }
 }
 
@@ -233,13 +283,16 @@ impl Look<'_, '_> {
         message: String,
         hint: Option<String>,
     ) {
+        let at = self.at(index).map_or(Position::START, |token| token.at);
+        let finding = Finding { severity, hint, ..Finding::error(self.path, at, code, message) };
         let most = if severity == Severity::Error { 2 * MOST } else { MOST };
+        if self.allowances.allow(&finding) {
+            return;
+        }
         if self.found.len() >= most {
             self.is_cut = true;
             return;
         }
-        let at = self.at(index).map_or(Position::START, |token| token.at);
-        let finding = Finding { severity, hint, ..Finding::error(self.path, at, code, message) };
         self.found.push(finding);
     }
 
@@ -294,6 +347,9 @@ impl Look<'_, '_> {
                 Kind::Interpolation { .. } => false,
             },
         };
+        if self.called_on.contains(&(index + 3)) {
+            return;
+        }
         if statement {
             let message = "nobody waits for this branch, and nobody sees its error".to_owned();
             self.say(index, Severity::Warning, code::NOT_AWAITED, message, hint);
@@ -319,14 +375,34 @@ impl Look<'_, '_> {
         let (mut leaves, mut waits, mut renews) = (false, false, false);
         // Whether a `break` in here belongs to a loop within.
         let mut loops: Vec<u32> = Vec::new();
+        // Each `if` that is open, with its depth if it is a statement, and whether what follows a
+        // `then` or `else` is a part of an expression.
+        let mut ifs: Vec<Option<u32>> = Vec::new();
+        let mut is_part = false;
         while depth > 0 && at < self.tokens.len() {
+            let Some(left) = self.in_loops.checked_sub(1) else { return };
+            self.in_loops = left;
             match self.name(at) {
                 Some("function" | "repeat") => depth += 1,
                 Some("do") => depth += 1,
                 Some("for" | "while") => loops.push(depth + 1),
-                Some("if") if is_statement(self.tokens, at) => depth += 1,
+                Some("if") => {
+                    let is_expression = match self.name(at - 1) {
+                        Some("then" | "else") => is_part,
+                        _ => !is_statement(self.tokens, at),
+                    };
+                    depth += u32::from(!is_expression);
+                    ifs.push((!is_expression).then_some(depth));
+                }
+                Some(word @ ("then" | "else")) => {
+                    is_part = ifs.last() == Some(&None);
+                    if word == "else" && is_part {
+                        ifs.pop();
+                    }
+                }
                 Some("end" | "until") => {
-                    loops.retain(|within| *within < depth);
+                    ifs.pop_if(|of| *of == Some(depth));
+                    while loops.pop_if(|within| *within >= depth).is_some() {}
                     depth -= 1;
                 }
                 Some("return" | "error" | "fail") => leaves = true,

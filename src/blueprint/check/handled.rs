@@ -10,13 +10,14 @@ use serde_json::Value;
 
 use super::{checker::Checker, files::is_lua};
 use crate::blueprint::{
+    allowances::Allowances,
     definition::Agent,
     diagnostics::{Finding, code},
     expression,
     tokens::{Kind, Token, tokens},
 };
 
-/// The chains of one file that are reported.
+/// Findings in one file.
 const MOST: usize = 50;
 
 /// Returns the values that a schema lists and `handled` lacks.
@@ -41,32 +42,35 @@ impl Checker<'_> {
     /// Looks at every Lua file.
     pub(super) fn handled(&mut self, agents: &BTreeMap<String, Agent>) {
         let bundle = self.bundle;
+        let outputs = agents.iter().filter_map(|(name, agent)| {
+            Some((name.as_str(), agent.output.as_ref().map(crate::protocol::Json::to_value)?))
+        });
+        let outputs: BTreeMap<&str, Value> = outputs.collect();
         for (path, text) in bundle.files().iter().filter(|(path, _)| is_lua(path)) {
             let tokens = tokens(text);
             let source = Source { tokens: &tokens };
             let results = source.results();
             let chains = (0..tokens.len()).filter_map(|at| Some((at, source.chain(at)?)));
-            for (at, chain) in chains.take(MOST) {
-                let Some(agent) = results.get(chain.name).and_then(|it| agents.get(it)) else {
-                    continue;
-                };
-                let Some(output) = agent.output.as_ref().map(crate::protocol::Json::to_value)
-                else {
-                    continue;
-                };
-                let field = chain
-                    .fields
-                    .iter()
-                    .try_fold(&output, |schema, field| schema.get("properties")?.get(field));
-                let left = field.map(|schema| left(schema, &chain.handled)).unwrap_or_default();
-                if !left.is_empty() {
-                    let of = format!("{}.{}", chain.name, chain.fields.join("."));
-                    let message = format!("no branch for `{of}` handles {}", left.join(", "));
-                    let code = code::UNHANDLED_VALUE;
-                    let finding = Finding::error(path, tokens[at].at, code, message);
-                    self.findings.push(finding.hint("add an `elseif`, or an `else`").warning());
-                }
+            let allowances = Allowances::of(text);
+            let found = chains.filter_map(|(at, chain)| {
+                let output = outputs.get(results.get(chain.name)?.as_str())?;
+                let mut fields = chain.fields.iter();
+                let field = fields
+                    .try_fold(output, |schema, field| schema.get("properties")?.get(field))?;
+                let left = left(field, &chain.handled);
+                let of = format!("{}.{}", chain.name, chain.fields.join("."));
+                let message = format!("no branch for `{of}` handles {}", left.join(", "));
+                let code = code::UNHANDLED_VALUE;
+                let finding = Finding::error(path, tokens[at].at, code, message);
+                let finding = finding.hint("add an `elseif`, or an `else`").warning();
+                (!left.is_empty() && !allowances.allow(&finding)).then_some(finding)
+            });
+            let mut found: Vec<_> = found.take(MOST + 1).collect();
+            if found.len() > MOST {
+                found.truncate(MOST);
+                found.last_mut().into_iter().for_each(Finding::and_more);
             }
+            self.findings.append(&mut found);
         }
     }
 }
@@ -103,13 +107,17 @@ impl<'s> Source<'_, 's> {
     fn results(&self) -> BTreeMap<&'s str, String> {
         let mut found: BTreeMap<&'s str, String> = BTreeMap::new();
         let mut other: BTreeSet<&str> = BTreeSet::new();
+        let mut declared_to = 0;
         for at in 0..self.tokens.len() {
             let Some(name) = self.name(at) else { continue };
             if name == "function" || name == "for" {
                 // What it declares hides a name, or is another.
-                let ends = |at: &usize| !self.symbol(*at, ")") && self.name(*at) != Some("do");
-                let declared = (at + 1..self.tokens.len()).take_while(ends);
-                other.extend(declared.filter_map(|at| self.name(at)));
+                let ends = |at: usize| self.symbol(at, ")") || self.name(at) == Some("do");
+                declared_to = declared_to.max(at + 1);
+                while declared_to < self.tokens.len() && !ends(declared_to) {
+                    other.extend(self.name(declared_to));
+                    declared_to += 1;
+                }
                 continue;
             }
             if self.is_field(at) || !(self.symbol(at + 1, "=") || self.symbol(at + 1, ",")) {

@@ -6,9 +6,12 @@
 mod names;
 mod walk;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     checker::Checker,
@@ -21,7 +24,7 @@ use crate::blueprint::{
     expression::{self, Reading, has_slots},
     locate::pointer,
 };
-use walk::{Node, Scope, Walk};
+use walk::{Known, Node, Scope, Walk};
 
 /// The kinds of nodes, each with the keys that it may have beside `kind`, `id` and `description`.
 pub(in crate::blueprint) const KINDS: [(&str, &[&str]); 15] = [
@@ -65,14 +68,19 @@ impl Checker<'_> {
         agents: &BTreeMap<String, Agent>,
     ) {
         let scope = Scope::of_run(input);
-        Walk { checker: self, agents, scope, chained: BTreeSet::new() }.node(flow, "/flow");
+        let outputs = agents.iter().filter_map(|(name, agent)| {
+            Some((name.as_str(), Rc::new(agent.output.as_ref()?.to_value())))
+        });
+        let outputs = outputs.collect();
+        let chained = BTreeSet::new();
+        Walk { checker: self, agents, scope, outputs, chained, errors: 0 }.node(flow, "/flow");
     }
 }
 
 impl Walk<'_, '_, '_> {
     /// Checks one node; says whether the flow ends in it, and the schema of its value as far as it
     /// is known.
-    fn node(&mut self, value: &Value, at: &str) -> (bool, Option<Value>) {
+    fn node(&mut self, value: &Value, at: &str) -> (bool, Known) {
         let Some(node) = self.open(value, at) else { return (false, None) };
         let (ends, schema) = self.kind(&node);
         if let Some(id) = node.get("id").and_then(Value::as_str) {
@@ -101,6 +109,7 @@ impl Walk<'_, '_, '_> {
         };
         let what = match map.get("id").and_then(Value::as_str) {
             Some(id) => format!("the {kind} `{id}`"),
+            None if kind.starts_with('a') => format!("an {kind}"),
             None => format!("a {kind}"),
         };
         let node = Node { map, kind, at: at.to_owned(), what };
@@ -119,7 +128,7 @@ impl Walk<'_, '_, '_> {
     /// A name that the node gives to something: one that expressions can say.
     fn own_name(&mut self, node: &Node<'_>, key: &str) {
         let Some(value) = node.get(key) else { return };
-        let at = pointer(&node.at, key);
+        let at = self.below(&node.at, key);
         let Some(name) = value.as_str() else {
             let message =
                 format!("`{key}` of {} must be a name, and is {}", node.what, describe(value));
@@ -154,7 +163,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    fn kind(&mut self, node: &Node<'_>) -> (bool, Option<Value>) {
+    fn kind(&mut self, node: &Node<'_>) -> (bool, Known) {
         match node.kind {
             "seq" => self.seq(node),
             "step" => (false, self.step(node)),
@@ -175,7 +184,7 @@ impl Walk<'_, '_, '_> {
                     (None, None) => self.missing(node, "for"),
                     (Some(_), _) => self.duration(node, "for", true),
                     (None, Some(until)) => {
-                        self.fill(until, &pointer(&node.at, "until"), &node.what);
+                        self.fill(until, &self.below(&node.at, "until"), &node.what);
                     }
                 }
                 (false, None)
@@ -188,7 +197,7 @@ impl Walk<'_, '_, '_> {
                 self.duration(node, "remind", false);
                 self.duration(node, "timeout", false);
                 let form = node.get("form").cloned();
-                (false, Some(form.unwrap_or_else(|| serde_json::json!({ "type": "object" }))))
+                (false, known(form.unwrap_or_else(|| json!({ "type": "object" }))))
             }
             "call" => {
                 self.text(node, "blueprint", true);
@@ -206,7 +215,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    fn seq(&mut self, node: &Node<'_>) -> (bool, Option<Value>) {
+    fn seq(&mut self, node: &Node<'_>) -> (bool, Known) {
         let (mut ended, mut last) = (false, None);
         let Some(children) = self.children(node, true) else { return (false, None) };
         for (child, at) in children {
@@ -220,7 +229,7 @@ impl Walk<'_, '_, '_> {
         (ended, last)
     }
 
-    fn step(&mut self, node: &Node<'_>) -> Option<Value> {
+    fn step(&mut self, node: &Node<'_>) -> Known {
         self.text(node, "agent", true);
         for key in ["operator", "idempotency_key", "summary", "session"] {
             self.text(node, key, false);
@@ -229,54 +238,50 @@ impl Walk<'_, '_, '_> {
         self.filled(node, "input");
         self.filled(node, "retry");
         let name = node.get("agent").and_then(Value::as_str).filter(|name| !has_slots(name))?;
-        let Some(agent) = self.agents.get(name) else {
+        if !self.agents.contains_key(name) {
             let declared: Vec<&str> = self.agents.keys().map(String::as_str).collect();
             let message = format!("{} runs the agent `{name}`, which is not declared", node.what);
             let hint = hint_for(name, &declared).or_else(|| {
                 Some(format!("declare it: agents = {{ {name} = {{ operator = … }} }}"))
             });
-            self.find(&pointer(&node.at, "agent"), code::UNKNOWN_AGENT, message, hint);
-            return None;
-        };
-        agent.output.as_ref().map(crate::protocol::Json::to_value)
+            self.find(&self.below(&node.at, "agent"), code::UNKNOWN_AGENT, message, hint);
+        }
+        self.outputs.get(name).cloned()
     }
 
     /// Branches that begin together: what each sets is there after all of a parallel.
-    fn side_by_side(&mut self, node: &Node<'_>) -> (bool, Option<Value>) {
+    fn side_by_side(&mut self, node: &Node<'_>) -> (bool, Known) {
         let named = node.get("branches").is_some();
         let list = if named { self.table(node, "branches") } else { self.children(node, true) };
         let Some(list) = list else { return (false, None) };
-        let before = self.scope.clone();
-        let mut after = before.clone();
-        let mut set_by_others: Vec<String> = Vec::new();
+        let mut set: BTreeMap<String, Known> = BTreeMap::new();
         let (mut all_end, mut any_ends) = (true, false);
         let count = list.len();
         for (child, at) in list {
-            self.scope = before.clone();
+            let before = self.scope.enter();
             let (ends, _) = self.node(child, &at);
             all_end &= ends;
             any_ends |= ends;
-            for (name, schema) in self.scope.since(&before) {
-                if node.kind == "parallel" && set_by_others.contains(&name) {
+            for (name, schema) in self.scope.leave(before) {
+                if node.kind == "parallel" && set.contains_key(&name) {
                     let message = format!("another branch beside it sets `{name}` as well");
                     self.warn(&at, code::NAME_TWICE, message);
                 }
-                set_by_others.push(name.clone());
-                after.set(&name, schema);
+                set.insert(name, schema);
             }
         }
-        self.scope = if node.kind == "parallel" { after } else { before };
         if node.kind == "race" {
-            let value = serde_json::json!({
-                "type": "object", "properties": { "winner": {}, "value": {} },
-            });
-            return (all_end && count > 0, Some(value));
+            let value = json!({ "type": "object", "properties": { "winner": {}, "value": {} } });
+            return (all_end && count > 0, known(value));
+        }
+        for (name, schema) in set {
+            self.scope.set(&name, schema);
         }
         let kind = if named { "object" } else { "array" };
-        (any_ends, Some(serde_json::json!({ "type": kind })))
+        (any_ends, known(json!({ "type": kind })))
     }
 
-    fn map(&mut self, node: &Node<'_>) -> Option<Value> {
+    fn map(&mut self, node: &Node<'_>) -> Known {
         let items = self.over(node);
         self.number(node, "concurrency", 1.0);
         match node.get("on_error") {
@@ -285,29 +290,29 @@ impl Walk<'_, '_, '_> {
             Some(_) => {
                 let message =
                     format!("`on_error` of {} must be \"fail\" or \"collect\"", node.what);
-                self.find(&pointer(&node.at, "on_error"), code::WRONG_TYPE, message, None);
+                self.find(&self.below(&node.at, "on_error"), code::WRONG_TYPE, message, None);
             }
         }
-        let before = self.scope.clone();
+        let before = self.scope.enter();
         let item = node.get("as").and_then(Value::as_str).unwrap_or("item");
-        self.scope.set(item, items);
+        self.scope.set(item, items.map(Rc::new));
         if let Some(index) = node.get("index").and_then(Value::as_str) {
-            self.scope.set(index, Some(serde_json::json!({ "type": "integer" })));
+            self.scope.set(index, known(json!({ "type": "integer" })));
         }
         let (_, schema) = self.one(node, "body", true);
-        self.scope = before;
+        self.scope.leave(before);
         let collects = node.get("on_error").and_then(Value::as_str) == Some("collect");
-        let items = schema.filter(|_| !collects).unwrap_or_else(|| serde_json::json!({}));
-        Some(serde_json::json!({ "type": "array", "items": items }))
+        let items = schema.filter(|_| !collects).map(|schema| Value::clone(&schema));
+        known(json!({ "type": "array", "items": items.unwrap_or_else(|| json!({})) }))
     }
 
-    fn branch(&mut self, node: &Node<'_>) -> (bool, Option<Value>) {
+    fn branch(&mut self, node: &Node<'_>) -> (bool, Known) {
         let constant = self.condition(node, "if", true);
         for (key, dead) in [("then", Some(false)), ("else", Some(true))] {
             if constant == dead && node.get(key).is_some() {
                 let message =
                     format!("nothing gets here: the condition of {} is always the same", node.what);
-                self.warn(&pointer(&node.at, key), code::UNREACHABLE, message);
+                self.warn(&self.below(&node.at, key), code::UNREACHABLE, message);
             }
         }
         self.every_branch(node);
@@ -316,11 +321,11 @@ impl Walk<'_, '_, '_> {
         (then_ends && else_ends, then.filter(|then| otherwise.as_ref() == Some(then)))
     }
 
-    fn switch(&mut self, node: &Node<'_>) -> (bool, Option<Value>) {
+    fn switch(&mut self, node: &Node<'_>) -> (bool, Known) {
         match node.get("on") {
             None => self.missing(node, "on"),
             Some(Value::String(text)) => {
-                self.expression(text, Reading::Expression, &pointer(&node.at, "on"), &node.what);
+                self.expression(text, Reading::Expression, &self.below(&node.at, "on"), &node.what);
             }
             Some(_) => {}
         }
@@ -352,11 +357,11 @@ impl Walk<'_, '_, '_> {
             values.iter().filter(|value| !handled(value)).map(|it| format!("{it}")).collect();
         if !left.is_empty() {
             let message = format!("no case of {} handles {}", node.what, left.join(", "));
-            self.warn(&pointer(&node.at, "cases"), code::UNHANDLED_VALUE, message);
+            self.warn(&self.below(&node.at, "cases"), code::UNHANDLED_VALUE, message);
         }
     }
 
-    fn loop_(&mut self, node: &Node<'_>) -> (bool, Option<Value>) {
+    fn loop_(&mut self, node: &Node<'_>) -> (bool, Known) {
         match node.get("max") {
             None => {
                 let hint = "add `max = 10`: a loop without a bound may never end";
@@ -365,28 +370,24 @@ impl Walk<'_, '_, '_> {
             }
             Some(Value::Number(max)) if max.as_f64() == Some(0.0) => {
                 let message = format!("nothing gets here: {} has no round", node.what);
-                self.warn(&pointer(&node.at, "body"), code::UNREACHABLE, message);
+                self.warn(&self.below(&node.at, "body"), code::UNREACHABLE, message);
             }
             Some(_) => self.number(node, "max", 0.0),
         }
         let round = node.get("as").and_then(Value::as_str).unwrap_or("round");
-        self.scope.set(round, Some(serde_json::json!({ "type": "integer" })));
-        // What the body sets is there in the condition from the second round on.
-        let before = self.scope.clone();
+        self.scope.set(round, known(json!({ "type": "integer" })));
+        // What the body sets is not there before the first round.
+        self.condition(node, "while", false);
         let (ends, schema) = self.one(node, "body", true);
         self.condition(node, "until", false);
-        let after = std::mem::replace(&mut self.scope, before);
-        self.condition(node, "while", false);
-        self.scope = after;
         let (else_ends, _) = self.one(node, "else", false);
         (ends && node.get("while").is_none() && (node.get("else").is_none() || else_ends), schema)
     }
 
-    fn try_(&mut self, node: &Node<'_>) -> (bool, Option<Value>) {
+    fn try_(&mut self, node: &Node<'_>) -> (bool, Known) {
         let (body_ends, schema) = self.one(node, "body", true);
         let name = node.get("as").and_then(Value::as_str).unwrap_or("error");
-        let failure = serde_json::json!({ "type": "object" });
-        self.scope.set(name, Some(failure));
+        self.scope.set(name, known(json!({ "type": "object" })));
         let (catch_ends, _) = self.one(node, "catch", false);
         let (finally_ends, _) = self.one(node, "finally", false);
         let caught = node.get("catch").is_some();
@@ -396,14 +397,14 @@ impl Walk<'_, '_, '_> {
         ((body_ends && (!caught || catch_ends)) || finally_ends, schema.filter(|_| !caught))
     }
 
-    fn assign(&mut self, node: &Node<'_>) -> Option<Value> {
+    fn assign(&mut self, node: &Node<'_>) -> Known {
         match (node.get("set"), node.get("value")) {
             (None, None) => self.missing(node, "set"),
             (Some(_), Some(_)) => {
                 let message = format!("{} has both `set` and `value`", node.what);
                 let hint = "`set = { name = value }` sets names, `id` and `value` set one";
                 self.find(
-                    &pointer(&node.at, "value"),
+                    &self.below(&node.at, "value"),
                     code::KEY_DOES_NOT_FIT,
                     message,
                     Some(hint.into()),
@@ -411,7 +412,7 @@ impl Walk<'_, '_, '_> {
             }
             (Some(Value::Object(values)), None) => {
                 for (name, value) in values {
-                    self.fill(value, &pointer(&pointer(&node.at, "set"), name), &node.what);
+                    self.fill(value, &pointer(&self.below(&node.at, "set"), name), &node.what);
                 }
                 for (name, value) in values {
                     let schema = self.schema_of(value);
@@ -424,10 +425,10 @@ impl Walk<'_, '_, '_> {
                     node.what,
                     describe(other)
                 );
-                self.find(&pointer(&node.at, "set"), code::WRONG_TYPE, message, None);
+                self.find(&self.below(&node.at, "set"), code::WRONG_TYPE, message, None);
             }
             (None, Some(value)) => {
-                self.fill(value, &pointer(&node.at, "value"), &node.what);
+                self.fill(value, &self.below(&node.at, "value"), &node.what);
                 return self.schema_of(value);
             }
         }
@@ -435,9 +436,9 @@ impl Walk<'_, '_, '_> {
     }
 
     /// The node below a key.
-    fn one(&mut self, node: &Node<'_>, key: &str, needed: bool) -> (bool, Option<Value>) {
+    fn one(&mut self, node: &Node<'_>, key: &str, needed: bool) -> (bool, Known) {
         match node.get(key) {
-            Some(child) => self.node(child, &pointer(&node.at, key)),
+            Some(child) => self.node(child, &self.below(&node.at, key)),
             None => {
                 if needed {
                     self.missing(node, key);
@@ -488,7 +489,7 @@ impl Walk<'_, '_, '_> {
     }
 
     fn table<'t>(&mut self, node: &Node<'t>, key: &str) -> Option<Vec<(&'t Value, String)>> {
-        let at = pointer(&node.at, key);
+        let at = self.below(&node.at, key);
         match node.map.get(key)? {
             Value::Object(map) => {
                 let mut names: Vec<&String> = map.keys().collect();
@@ -511,14 +512,16 @@ impl Walk<'_, '_, '_> {
         match node.get(key) {
             None if needed => self.missing(node, key),
             None => {}
-            Some(value @ Value::String(_)) => self.fill(value, &pointer(&node.at, key), &node.what),
+            Some(value @ Value::String(_)) => {
+                self.fill(value, &self.below(&node.at, key), &node.what);
+            }
             Some(other) => {
                 let message = format!(
                     "`{key}` of {} must be a string, and is {}",
                     node.what,
                     describe(other)
                 );
-                self.find(&pointer(&node.at, key), code::WRONG_TYPE, message, None);
+                self.find(&self.below(&node.at, key), code::WRONG_TYPE, message, None);
             }
         }
     }
@@ -527,21 +530,21 @@ impl Walk<'_, '_, '_> {
         match node.get(key) {
             None => {}
             Some(value @ Value::String(text)) if has_slots(text) => {
-                self.fill(value, &pointer(&node.at, key), &node.what);
+                self.fill(value, &self.below(&node.at, key), &node.what);
             }
             Some(value) => {
                 let fits = value.as_f64().is_some_and(|n| n >= least && n.fract() == 0.0);
                 if !fits {
                     let message =
                         format!("`{key}` of {} must be a whole number from {least}", node.what);
-                    self.find(&pointer(&node.at, key), code::OUT_OF_RANGE, message, None);
+                    self.find(&self.below(&node.at, key), code::OUT_OF_RANGE, message, None);
                 }
             }
         }
     }
 
     fn duration(&mut self, node: &Node<'_>, key: &str, needed: bool) {
-        let at = pointer(&node.at, key);
+        let at = self.below(&node.at, key);
         let fits = match node.get(key) {
             None if needed => return self.missing(node, key),
             None => return,
@@ -569,9 +572,13 @@ impl Walk<'_, '_, '_> {
 
     fn filled(&mut self, node: &Node<'_>, key: &str) {
         if let Some(value) = node.get(key) {
-            self.fill(value, &pointer(&node.at, key), &node.what);
+            self.fill(value, &self.below(&node.at, key), &node.what);
         }
     }
+}
+
+fn known(schema: Value) -> Known {
+    Some(Rc::new(schema))
 }
 
 #[cfg(test)]

@@ -11,12 +11,14 @@ use serde_json::Value;
 use super::{checker::Checker, value::Table};
 use crate::blueprint::{
     agent_md,
-    bundle::Bundle,
+    bundle::{self, Bundle},
     diagnostics::{Finding, Position, code, hint_for},
     locate::{Form, pointer},
     template::{DIRECTIVE, FIXED_SLOTS, TemplateError, includes},
 };
 
+/// Undefined names of one template that are reported.
+const MOST: usize = 200;
 const RUN: &[&str] = &["id", "input"];
 /// The slots of the run in a command or an environment, and the others.
 const RUN_OF_COMMANDS: &[&str] = &["id"];
@@ -41,7 +43,7 @@ impl Checker<'_> {
                 continue;
             }
             if let Some(Value::String(template)) = table.get(key) {
-                let place = self.place(&table.pointer(key), table.at(), template);
+                let place = self.place(&table.pointer(key), template);
                 self.template(template, &place, &format!("`{key}` of {}", table.what()), &known);
             }
         }
@@ -68,8 +70,15 @@ impl Checker<'_> {
             for (part, value) in parts(key) {
                 let Value::String(template) = value else { continue };
                 let at = pointer(&table.pointer(key), &part);
-                let place = self.place(&at, table.at(), &template);
+                let place = self.place(&at, &template);
                 self.template(&template, &place, &format!("`{key}` of {}", table.what()), &known);
+                if let Some(name) = missing_program(self.bundle, &template) {
+                    let finding = missing(&place.file, place.start, name).warning();
+                    self.findings.push(finding.hint(
+                        "a file belongs to the bundle if it lies below the blueprint and a string \
+                         names it alone: \"{{ bundle }}/name\"",
+                    ));
+                }
             }
         }
     }
@@ -93,28 +102,33 @@ impl Checker<'_> {
                 return;
             }
         };
-        for name in &names {
-            let Some(candidates) = known.refuses(name) else {
-                continue;
-            };
-            let at = place.of(template, first_use(template, name));
+        let refused = names.into_iter();
+        let mut refused = refused.filter_map(|(name, it)| Some((known.refuses(&name)?, name, it)));
+        for (candidates, name, need) in refused.by_ref().take(MOST) {
+            let at = place.of(template, need.at);
             let message = format!("{what} uses `{name}`, which nothing defines");
             let mut finding = Finding::error(&place.file, at, code::UNDEFINED_SLOT, message);
-            let last = name.rsplit('.').next().unwrap_or(name);
+            let last = name.rsplit('.').next().unwrap_or(&name);
             finding.hint = hint_for(last, &candidates);
-            self.findings.push(finding);
+            // Beside a `default` it had no finding before: stored versions stay good.
+            let passed = need.beside.is_some_and(|it| {
+                it.rsplit_once('.').is_none_or(|(of, _)| known.refuses(of).is_none())
+            });
+            self.findings.push(if passed { finding.warning() } else { finding });
+        }
+        if refused.next().is_some() {
+            self.findings.last_mut().into_iter().for_each(Finding::and_more);
         }
     }
 
-    /// The agent file whose text this is, and the line that the text begins at.
-    fn agent_file_with(&self, text: &str) -> Option<&(String, u32)> {
+    /// The agent file whose text this is, and the place at which the text begins.
+    fn agent_file_with(&self, text: &str) -> Option<&(String, Position)> {
         let bodies = self.bodies.get_or_init(|| {
-            let files = self.bundle.files().iter().filter(|(path, _)| path.ends_with(".md"));
             let mut bodies = HashMap::new();
-            for (path, whole) in files {
+            for (path, whole) in self.bundle.files() {
                 let (mut file, _) = agent_md::read(path, whole);
                 if let Some(Value::String(text)) = file.fields.remove("system") {
-                    bodies.entry(text).or_insert_with(|| (path.clone(), file.body_line));
+                    bodies.entry(text).or_insert_with(|| (path.clone(), file.body_at));
                 }
             }
             bodies
@@ -123,29 +137,18 @@ impl Checker<'_> {
     }
 
     /// The place of a template's text.
-    fn place(&self, pointer: &str, agent: &str, template: &str) -> TemplatePlace {
+    fn place(&self, pointer: &str, template: &str) -> TemplatePlace {
         let spot = self.outline.spot(pointer);
         if let Some(Form::Template(spec)) = spot.map(|spot| &spot.form)
             && let Some(path) = self.bundle.resolve_file(spec)
         {
             return TemplatePlace { file: path.to_owned(), start: Position::START, exact: true };
         }
+        // What is not written out in the main file may be the text of an agent file.
         if spot.is_none()
-            && let Some(Form::AgentFile(spec)) = self.outline.spot(agent).map(|spot| &spot.form)
-            && let Some(path) = self.bundle.resolve_file(spec)
-            && let Some(text) = self.bundle.file(path)
+            && let Some((path, start)) = self.agent_file_with(template)
         {
-            let (file, _) = agent_md::read(path, text);
-            let exact = file.fields.get("system").and_then(Value::as_str) == Some(template);
-            let start = Position { line: file.body_line, column: 1 };
-            return TemplatePlace { file: path.to_owned(), start, exact };
-        }
-        // Agents of a module are not written out in the main file: theirs is found by its text.
-        if spot.is_none()
-            && let Some((path, line)) = self.agent_file_with(template)
-        {
-            let start = Position { line: *line, column: 1 };
-            return TemplatePlace { file: path.clone(), start, exact: true };
+            return TemplatePlace { file: path.clone(), start: *start, exact: true };
         }
         let file = self.bundle.entry().to_owned();
         match spot.map(|spot| &spot.form) {
@@ -201,9 +204,9 @@ pub(super) fn missing_includes(
     place: impl Fn(usize) -> Position,
     findings: &mut Vec<Finding>,
 ) {
-    for (offset, name) in includes(template) {
-        if bundle.resolve_file(&name).is_none() {
-            findings.push(missing(file, place(offset), &name));
+    for include in includes(template).iter().filter(|it| !it.may_miss) {
+        if bundle.resolve_file(&include.name).is_none() {
+            findings.push(missing(file, place(include.offset), &include.name));
         }
     }
 }
@@ -222,27 +225,26 @@ pub(super) fn missing(file: &str, at: Position, name: &str) -> Finding {
     }
 }
 
-/// Returns the offset of the first use of a name: a whole word inside of a tag.
-fn first_use(template: &str, name: &str) -> usize {
-    let word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut rest = 0;
-    for (opened, _) in template.match_indices('{') {
-        if opened < rest || !template[opened + 1..].starts_with(['{', '%']) {
-            continue;
-        }
-        let inside = opened + 2;
-        let length = template[inside..].find(['}', '%']).unwrap_or(template.len() - inside);
-        let tag = &template[inside..inside + length];
-        let found = tag.match_indices(name).find(|(offset, found)| {
-            !tag[..*offset].ends_with(|c| word(c) || c == '.')
-                && !tag[offset + found.len()..].starts_with(word)
-        });
-        if let Some((offset, _)) = found {
-            return inside + offset;
-        }
-        rest = inside + length;
-    }
-    0
+/// Returns the file of the bundle that a command or a variable names, if it is not there. What a
+/// shell or another program may read as more than a path is looked at up to there.
+fn missing_program<'t>(bundle: &Bundle, template: &'t str) -> Option<&'t str> {
+    const ENDS: &[char] = &[':', ';', ',', '&', '|', '<', '>', '(', ')', '"', '\''];
+    const PATTERNS: &[char] = &['{', '*', '?', '[', '$', '`', '\\'];
+    let name = bundle::program(template)?;
+    let ends = |c: char| c.is_whitespace() || ENDS.contains(&c) || PATTERNS.contains(&c);
+    let end = name.find(ends).unwrap_or(name.len());
+    let path = name[..end].trim_end_matches('/');
+    let is_there = |path: &str| {
+        let within = format!("{}/", path.trim_start_matches("./"));
+        bundle.resolve_file(path).is_some()
+            || bundle.files().keys().any(|file| file.starts_with(&within))
+    };
+    let is_known = path.is_empty()
+        || path == "."
+        || name[end..].starts_with(PATTERNS)
+        || is_there(path)
+        || is_there(name);
+    (!is_known).then_some(name)
 }
 
 /// The names that may be defined.

@@ -358,6 +358,25 @@ fn slots_that_default_or_defined_looks_at_are_not_reported() {
         |prompt: &str| agent("A", json!({"operator": "echo", "input": schema, "prompt": prompt}));
     assert_eq!(agent(prompt), [""; 0]);
     assert_eq!(agent("{{ nope.x | default(step) }}").len(), 1, "it has no attributes");
+    let source =
+        "{ operator = 'echo', input = I, prompt = '{{ a | default(1) }}{# {{ a }} #}{{ a }}' }";
+    let prompt = "{{ a | default(1) }}{# {{ a }} #}{{ a }}";
+    let beside = json!({"operator": "echo", "input": schema, "prompt": prompt});
+    let tree = json!({"name": "n", "flow": function(), "agents": {"x": beside}});
+    assert_eq!(self::agent(source, beside), ["95 MS-B051"]);
+    // Versions with such a prompt were stored without a finding, and still compile.
+    assert!(check_with("", &tree, &[]).definition.is_some());
+}
+
+#[test]
+fn a_template_full_of_undefined_names_says_that_not_all_are_shown() {
+    let schema = json!({"type": "object", "properties": {}});
+    let prompt: String = (0..20_000).map(|n| format!("{{{{ name{n} }}}}")).collect();
+    let agent = json!({"operator": "echo", "input": schema, "prompt": prompt});
+    let tree = json!({"name": "n", "flow": function(), "agents": {"x": agent}});
+    let found = check_with("", &tree, &[]).findings;
+    let cut = found.iter().filter(|it| it.hint.as_ref().is_some_and(|it| it.contains("not all")));
+    assert_eq!((found.len(), cut.count()), (200, 1));
 }
 
 #[test]
@@ -395,6 +414,17 @@ one
 }
 
 #[test]
+fn what_an_agent_file_is_given_besides_is_not_located_in_it() {
+    let source = "local opts = { prompt = '{{ run.nope }}' }\n\
+                  return swarm.blueprint { name = 'n', flow = f,\n \
+                  agents = { x = swarm.agent_md('b.md', opts) } }";
+    let agent = json!({"name": "b", "operator": "echo", "system": "S", "prompt": "{{ run.nope }}"});
+    let tree = json!({"name": "n", "flow": function(), "agents": {"x": agent}});
+    let files = [("b.md", "---\nname: b\n---\nS")];
+    assert_eq!(places(source, &tree, &files), ["a.lua:3:13 MS-B051"]);
+}
+
+#[test]
 fn files_that_are_not_there_and_agent_files_that_are_wrong_are_reported() {
     let source = "require('./gone')\nlocal t = swarm.template 'no.md'\nlocal a = swarm.agent_md('b.md')\nlocal i = \"{% include '../x' %}\"\n";
     let files = [
@@ -414,6 +444,80 @@ fn files_that_are_not_there_and_agent_files_that_are_wrong_are_reported() {
             "d.md:2:1 MS-B003",
         ]
     );
+}
+
+/// The files of a bundle.
+fn all(files: &[(&str, &str)]) -> BTreeMap<String, std::sync::Arc<str>> {
+    files.iter().map(|(path, text)| ((*path).to_owned(), (*text).into())).collect()
+}
+
+#[test]
+fn includes_in_a_flow_as_json_are_reported_if_they_lead_nowhere() {
+    let source = r#"{"name": "n", "edition": 2, "flow": {"kind": "step", "agent": "x"},
+ "agents": {"x": {"operator": "echo",
+  "prompt": "{% include \"gone.md\" %}{% include \"there.md\" %}", "description": "[[1],"}}}"#;
+    let tree: Value = serde_json::from_str(source).unwrap();
+    let bundle = Bundle::from_files(all(&[("t.json", source), ("there.md", "")]), Some("t.json"));
+    let found = check(&tree, &bundle.unwrap(), &Builtin).findings;
+    let found: Vec<_> = found.iter().map(Finding::to_string).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("t.json:3:13: warning[MS-B003]: there is no file \"gone.md\""));
+}
+
+#[test]
+fn an_include_that_is_not_needed_may_lead_nowhere() {
+    let source = "local a = \"{% include \\\"gone.md\\\" %}\"\n\
+                  local b = '{# {% include \"no.md\" %} #}{% include \"no.md\" ignore missing %}'";
+    let text = "{% raw %}{% include 'no.md' %}{% endraw %}\n{% include 'no/' ~ run.id %}";
+    let tree = json!({"name": "n", "flow": function()});
+    assert_eq!(places(source, &tree, &[("d.md", text)]), ["a.lua:1:11 MS-B003"]);
+    // Versions with such a string were stored without a finding, and still compile.
+    assert!(check_with(source, &tree, &[("d.md", text)]).definition.is_some());
+}
+
+#[test]
+fn only_the_library_has_templates_that_must_be_files() {
+    let source = "local mail = require('./mail')\nlocal a = mail.template('hello')\n\
+                  local lib = require('swarm')\nlocal b = lib.template('no.md')\n\
+                  local c = require('swarm').template('no.md')\n";
+    let tree = json!({"name": "n", "flow": function()});
+    assert_eq!(
+        places(source, &tree, &[("mail.lua", "return {}")]),
+        ["a.lua:4:24 MS-B003", "a.lua:5:37 MS-B003"]
+    );
+}
+
+#[test]
+fn a_file_of_the_bundle_that_a_command_names_and_that_is_not_there_is_a_warning() {
+    let check = |argument: &str, variable: &str| {
+        let source = format!(
+            "return swarm.blueprint {{ name = 'n', flow = f, agents = {{ x = {{ operator = 'process',\n \
+             command = {{ 'sh', '{argument}' }}, env = {{ LIB = '{variable}' }} }} }} }}"
+        );
+        let agent = json!({"operator": "process", "command": ["sh", argument],
+            "env": {"LIB": variable}});
+        let tree = json!({"name": "n", "flow": function(), "agents": {"x": agent}});
+        let checked = check_with(&source, &tree, &[("go.sh", ""), ("lib/a.py", "")]);
+        assert!(checked.definition.is_some(), "{:?}", checked.findings);
+        let found = checked.findings.iter();
+        found.map(|it| format!("{}:{} {}", it.line, it.column, it.code)).collect::<Vec<_>>()
+    };
+    for missing in ["{{ bundle }}/gone.sh", "{{bundle}}/gone.sh --all", "{{ bundle }}/../go.sh"] {
+        assert_eq!(check(missing, "x"), ["2:21 MS-B003"], "{missing}");
+    }
+    assert_eq!(check("x", "{{ bundle }}/libs:/usr/lib"), ["2:42 MS-B003"]);
+    for right in [
+        "{{ bundle }}/go.sh",
+        "{{ bundle }}/go.sh --all; true",
+        "{{ bundle }}/./lib/",
+        "{{ bundle }}/lib:/usr/lib",
+        "{{ bundle }}/",
+        "{{ bundle }}",
+        "{{ bundle }}/{{ input.name }}.sh",
+        "{{ bundle }}/lib/*.py",
+    ] {
+        assert_eq!(check(right, right), [""; 0], "{right}");
+    }
 }
 
 #[test]

@@ -13,6 +13,26 @@ pub(super) fn spots(source: &str, into: &mut HashMap<String, Spot>) {
     let _ = reader.value("", 0);
 }
 
+/// The strings of a document, each with the place of its first quote, as far as it can be read.
+pub(super) fn strings(source: &str) -> Vec<(Position, String)> {
+    let mut reader = JsonReader { rest: source, at: Position::START, into: &mut HashMap::new() };
+    let mut found = Vec::new();
+    while let Some(c) = reader.peek() {
+        if c != '"' {
+            reader.next();
+            continue;
+        }
+        let (at, from) = (reader.at, reader.rest);
+        if reader.string().is_none() {
+            break;
+        }
+        let written = &from[..from.len() - reader.rest.len()];
+        let text = serde_json::from_str(written);
+        found.push((at, text.unwrap_or_else(|_| written.to_owned())));
+    }
+    found
+}
+
 struct JsonReader<'s, 'm> {
     rest: &'s str,
     at: Position,
@@ -136,9 +156,17 @@ mod tests {
     }
 
     #[test]
+    fn strings_are_read_with_their_escapes_also_behind_lists_in_lists() {
+        let source = r#"[[1], {"é": "it's \"x\" \u00e4\n"}]"#;
+        let found: Vec<_> = strings(source).into_iter().map(|(at, it)| (at.column, it)).collect();
+        assert_eq!(found, [(8, "é".to_owned()), (13, "it's \"x\" ä\n".to_owned())]);
+    }
+
+    #[test]
     fn what_is_not_json_is_read_as_far_as_it_goes() {
-        for source in ["", "{", "{\"a\"", "{\"a\": [", "nope", &"[".repeat(10_000)] {
+        for source in ["", "{", "{\"a\"", "{\"a\": [", "nope", "\"a\\", &"[".repeat(10_000)] {
             spots(source, &mut HashMap::new());
+            strings(source);
         }
     }
 }

@@ -67,26 +67,6 @@ pub(super) fn expression(source: &str) -> Result<String, Error> {
     Ok(edits.apply())
 }
 
-/// The names in a template that `default` or `is defined` looks at, which may be undefined.
-///
-/// # Errors
-/// Fails when it does not parse.
-pub(super) fn optional(source: &str) -> Result<BTreeSet<String>, Error> {
-    let parsed = parse(source, "<template>", SyntaxConfig::default())?;
-    let mut edits = Edits::of(source, false)?;
-    edits.statement(&parsed);
-    Ok(edits.optional)
-}
-
-/// The name that an expression looks up plainly, with its attributes.
-fn plain_name(expr: &Expr<'_>) -> Option<String> {
-    match expr {
-        Expr::Var(it) => Some(it.id.to_owned()),
-        Expr::GetAttr(it) => Some(plain_name(&it.expr)? + "." + it.name),
-        _ => None,
-    }
-}
-
 /// Adds the variables that an expression reads.
 fn variables<'e>(expr: &'e Expr<'_>, into: &mut BTreeSet<&'e str>) {
     let mut parts: Vec<&Expr<'_>> = Vec::new();
@@ -151,8 +131,6 @@ struct Edits<'s> {
     source: &'s str,
     /// The offsets of parentheses, and whether each opens.
     parentheses: Vec<(usize, bool)>,
-    /// The names that may be undefined.
-    optional: BTreeSet<String>,
     list: Vec<Edit>,
 }
 
@@ -166,7 +144,7 @@ impl<'s> Edits<'s> {
                 _ => {}
             }
         }
-        Ok(Self { source, parentheses, optional: BTreeSet::new(), list: Vec::new() })
+        Ok(Self { source, parentheses, list: Vec::new() })
     }
 
     fn put(&mut self, at: usize, opens: bool, removes: usize, text: impl Into<String>) {
@@ -400,10 +378,7 @@ impl<'s> Edits<'s> {
             Expr::Filter(it) => {
                 self.maybe(it.expr.as_ref());
                 let look = match it.name {
-                    "default" | "d" => {
-                        self.optional.extend(it.expr.as_ref().and_then(plain_name));
-                        None
-                    }
+                    "default" | "d" => None,
                     name if GLANCES.contains(&name) => Some("|glanced__"),
                     _ => Some("|looked__"),
                 };
@@ -419,10 +394,7 @@ impl<'s> Edits<'s> {
             Expr::Test(it) => {
                 self.expression(&it.expr);
                 let look = match it.name {
-                    "defined" | "undefined" => {
-                        self.optional.extend(plain_name(&it.expr));
-                        None
-                    }
+                    "defined" | "undefined" => None,
                     name if COMPARISONS.contains(&name) => Some("|looked__ "),
                     _ => Some("|glanced__ "),
                 };

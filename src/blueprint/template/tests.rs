@@ -97,9 +97,41 @@ fn a_name_that_default_or_defined_looks_at_need_not_be_defined() {
         ("{{ a.b.c | default('') }} {{ b | upper | default('') }}", "a.b b"),
     ] {
         let required = Templates::bare().required(template).unwrap();
-        assert_eq!(required.into_iter().collect::<Vec<_>>().join(" "), names, "{template}");
+        assert_eq!(required.into_keys().collect::<Vec<_>>().join(" "), names, "{template}");
     }
     assert_eq!(render("{{ (nope | default('abcd'))[:3] }}", json!({})).unwrap(), "abc");
+}
+
+#[test]
+fn a_plain_use_needs_its_name_also_beside_one_with_a_default() {
+    for (template, expected) in [
+        ("{{ a | default('') }}{{ a }}", "a 24"),
+        ("{{ a is defined }}{{ (a) ~ 'x' }}", "a 22"),
+        ("{{ a.b | default('') }}{{ a.b }}", "a.b 26"),
+        ("{{ 'a' ~ a }}{# {{ a }} #}", "a 9"),
+        ("{{ a | default('') }}{% if a %}{% endif %}", "a 27"),
+        ("{{ a | default('') }}{% set b %}{{ a }}{% endset %}", "a 35"),
+    ] {
+        let required = Templates::bare().required(template).unwrap();
+        let found: Vec<_> = required.iter().map(|(name, it)| format!("{name} {}", it.at)).collect();
+        assert_eq!(found, [expected], "{template}");
+        assert!(render(template, json!({})).is_err(), "{template}");
+    }
+    // What a condition keeps away, or the template defines, may be undefined.
+    for template in [
+        "{% if a | default('') %}{{ a }}{% endif %}",
+        "{% if a | default('') and a.b %}{% endif %}",
+        "{% for x in a | default([]) %}{{ a }}{% endfor %}",
+        "{{ a if a | default('') else 'x' }}",
+        "{% if a is not defined %}{% set a = 'x' %}{% endif %}{{ a | default('') }}",
+        "{% set a = a | default('x') %}{{ a }}",
+        "{% set b = a %}{{ a | default('') }}",
+        "{% macro m() %}{{ a }}{% endmacro %}{{ a | default('') }}",
+    ] {
+        let required = Templates::bare().required(template).unwrap();
+        assert!(required.is_empty(), "{template}: {required:?}");
+        assert!(render(template, json!({})).is_ok(), "{template}");
+    }
 }
 
 #[test]
@@ -112,9 +144,29 @@ fn the_default_prompt_is_the_text_or_pretty_json() {
 fn literal_includes_are_found_with_their_places() {
     let text =
         "a {% include 'x.md' %}{%- from \"y.md\" import z %}{% include name %}{{ 'include' }}{%";
-    let found = includes(text);
+    let found: Vec<_> = includes(text).into_iter().map(|it| (it.offset, it.name)).collect();
     assert_eq!(found, [(2, "x.md".to_owned()), (22, "y.md".to_owned())]);
     assert!(includes("{% include é %}{%é").is_empty());
+}
+
+#[test]
+fn an_include_that_a_template_renders_without_is_told_from_one_that_must_be_there() {
+    for (text, may_miss) in [
+        ("{% include 'x' %}", false),
+        ("{%- include 'x' -%}", false),
+        ("{% include 'x' with context %}", false),
+        ("{% from 'x' import y as ignore %}", false),
+        ("{# {% include 'x' %} #}", true),
+        ("{% raw %}{% include 'x' %}{% endraw %}", true),
+        ("{%- raw -%} {% include 'x' %} {%- endraw %}", true),
+        ("{# a #}{% raw %}{% endraw %}{% include 'x' %}", false),
+        ("{# not closed {% include 'x' %}", false),
+        ("{% include 'x' ignore missing %}", true),
+        ("{% include 'x/' ~ name ~ '.md' %}", true),
+    ] {
+        let found: Vec<_> = includes(text).into_iter().map(|it| it.may_miss).collect();
+        assert_eq!(found, [may_miss], "{text}");
+    }
 }
 
 /// Templates that would make far more than they are long, each by another way.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     blueprint::{
-        Finding, MAX_FILE_BYTES, Operators as _,
+        Finding, MAX_FILE_BYTES, Operators as _, Position,
         agent_md::{self, AgentFile, KeyReport, Standing},
         code, read_text,
     },
@@ -161,7 +161,8 @@ impl Import {
             // The others of a directory are taken in.
             Err(error) if self.from.is_dir() => {
                 let name = plain_name(&path.file_stem().unwrap_or_default().to_string_lossy());
-                let file = AgentFile { fields: Map::new(), report: Vec::new(), body_line: 1 };
+                let file =
+                    AgentFile { fields: Map::new(), report: Vec::new(), body_at: Position::START };
                 let problem = Some(format!("cannot be read: {error}"));
                 return Ok(Ok(Candidate { path, name, file, findings: Vec::new(), problem }));
             }

@@ -82,15 +82,28 @@ impl Check {
             // A directory that is no blueprint itself holds some.
             match path.is_dir() && host::main_file(path).is_none() {
                 true => paths.extend(sources_in(path)),
-                false => paths.push(host::main_file(path).unwrap_or_else(|| path.clone())),
+                false => {
+                    paths.push((host::main_file(path).unwrap_or_else(|| path.clone()), true));
+                }
             }
         }
-        if paths.is_empty() {
+        if !paths.iter().any(|(_, is_read)| *is_read) {
             let stop = Stop::new(Exit::NotFound, "there are no blueprints here");
-            return Err(stop.next("`moonswarm init` makes one to begin with").into());
+            let next = match paths.first() {
+                Some((path, _)) => format!(
+                    "{} is a link out of the directory, or no regular file: check it where it is",
+                    path.display()
+                ),
+                None => "`moonswarm init` makes one to begin with".to_owned(),
+            };
+            return Err(stop.next(next).into());
         }
-        for path in &paths {
-            let (bundle, mut findings) = match compile::read(path)? {
+        for (path, is_read) in &paths {
+            let read = match is_read {
+                true => compile::read(path)?,
+                false => Err(compile::left_out(path)),
+            };
+            let (bundle, mut findings) = match read {
                 Ok(bundle) => {
                     let compiled = compile::compile(&bundle, &cx.beside.config_of(path)?);
                     let findings = compiled.findings.into_iter().chain(compiled.notes);
@@ -136,8 +149,8 @@ impl Check {
 }
 
 /// Returns the blueprints in a directory, and the Lua files there that are too large to be read:
-/// nobody knows which of them are blueprints.
-fn sources_in(dir: &Path) -> Vec<PathBuf> {
+/// nobody knows which of them are blueprints. With false, files that are left out.
+fn sources_in(dir: &Path) -> Vec<(PathBuf, bool)> {
     let mut found = host::blueprints_in(dir);
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let sources = entries.map(|entry| entry.path()).filter(|path| {
@@ -149,6 +162,9 @@ fn sources_in(dir: &Path) -> Vec<PathBuf> {
     found.extend(sources);
     found.sort();
     found.dedup();
+    let left_out = host::left_out_of(dir).into_iter().map(|path| (path, false));
+    let mut found: Vec<_> = found.into_iter().map(|path| (path, true)).chain(left_out).collect();
+    found.sort();
     found
 }
 

@@ -83,7 +83,7 @@ impl<'a> Templates<'a> {
         let missing = parsed.ok().filter(|_| error.kind() == ErrorKind::UndefinedError);
         let missing = missing.and_then(|parsed| {
             let names = required_names(template, parsed.undeclared_variables(true)).ok()?;
-            names.into_iter().find(|name| self.is_missing(name))
+            names.into_keys().find(|name| self.is_missing(name))
         });
         let Some(name) = missing else { return error.to_string() };
         let known =

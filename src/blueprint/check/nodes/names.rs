@@ -1,9 +1,11 @@
 //! The expressions of a table flow: whether they parse, whether each name is set before, and what
 //! a map goes over, as far as schemas tell.
 
-use serde_json::Value;
+use std::rc::Rc;
 
-use super::walk::{Node, Walk};
+use serde_json::{Map, Value};
+
+use super::walk::{Known, Node, Walk};
 use crate::blueprint::{
     check::value::{describe, is_function},
     diagnostics::{code, hint_for},
@@ -13,6 +15,10 @@ use crate::blueprint::{
 
 /// The facts of the run that expressions see as `run`.
 const RUN: [&str; 3] = ["blueprint", "id", "trigger"];
+/// Findings about names that are made: more than are shown.
+const MOST: usize = 5_000;
+/// Names that a hint chooses from.
+const CANDIDATES: usize = 1_000;
 
 impl Walk<'_, '_, '_> {
     /// Checks the strings in a value that is filled in.
@@ -41,7 +47,7 @@ impl Walk<'_, '_, '_> {
     }
 
     pub(super) fn expression(&mut self, text: &str, reading: Reading, at: &str, what: &str) {
-        let names = match expression::names(text, reading) {
+        let names = match expression::required(text, reading) {
             Ok(names) => names,
             Err(error) => {
                 let shown: String = text.chars().take(120).collect();
@@ -49,41 +55,55 @@ impl Walk<'_, '_, '_> {
                 return self.find(at, code::BAD_EXPRESSION, message, None);
             }
         };
+        // Such a text had no finding before its names were told apart: stored versions stay good.
+        let passed = text.contains("default(") || text.contains("defined");
         for name in names {
-            self.name(&name, text, at, what);
+            self.name(&name, passed, at, what);
         }
     }
 
-    fn name(&mut self, name: &str, text: &str, at: &str, what: &str) {
-        let mut parts = name.split('.');
-        let root = parts.next().unwrap_or(name);
-        let set = self.scope.names.get(root);
-        let forgiving = text.contains("default(") || text.contains("defined");
-        let Some(schema) = set else {
-            if forgiving {
-                return;
-            }
-            let known: Vec<&str> = self.scope.names.keys().map(String::as_str).collect();
-            let message = format!("{what} uses `{root}`, which nothing sets before it");
-            return self.find(at, code::UNDEFINED_NAME, message, hint_for(root, &known));
-        };
-        let Some(attribute) = parts.next() else { return };
-        let known: Vec<String> = if root == "run" {
-            RUN.map(str::to_owned).to_vec()
-        } else {
-            let Some(names) = schema.as_ref().and_then(closed_names) else { return };
-            names
-        };
-        if known.iter().any(|known| known == attribute) || forgiving {
+    fn name(&mut self, name: &str, passed: bool, at: &str, what: &str) {
+        // The findings before it are enough, and each hint takes time.
+        if self.errors >= MOST {
             return;
         }
-        let known: Vec<&str> = known.iter().map(String::as_str).collect();
-        let message = format!("{what} uses `{root}.{attribute}`, which its schema does not have");
+        let is_full = self.checker.findings.len() >= MOST;
+        let mut parts = name.split('.');
+        let root = parts.next().unwrap_or(name);
+        let Some(schema) = self.scope.names.get(root) else {
+            if passed && is_full {
+                return;
+            }
+            let known = self.scope.names.keys().map(String::as_str);
+            let hint = hint_for(root, &known.take(CANDIDATES).collect::<Vec<_>>());
+            let message = format!("{what} uses `{root}`, which nothing sets before it");
+            return self.undefined(at, message, hint, !passed);
+        };
+        let Some(attribute) = parts.next() else { return };
+        // Outputs are open: the key may be there all the same.
+        let is_closed = root == "run" || (root == "input" && self.scope.has_input);
+        let is_error = is_closed && !passed;
+        let known: Vec<&str> = if root == "run" {
+            RUN.to_vec()
+        } else {
+            let Some(names) = schema.as_deref().and_then(closed_names) else { return };
+            if names.contains_key(attribute) {
+                return;
+            }
+            names.keys().map(String::as_str).take(CANDIDATES).collect()
+        };
+        if known.contains(&attribute) || (is_full && !is_error) {
+            return;
+        }
         let hint = hint_for(attribute, &known);
-        if root == "run" || (root == "input" && self.scope.input.is_some()) {
+        let message = format!("{what} uses `{root}.{attribute}`, which its schema does not have");
+        self.undefined(at, message, hint, is_error);
+    }
+
+    fn undefined(&mut self, at: &str, message: String, hint: Option<String>, is_error: bool) {
+        if is_error {
             return self.find(at, code::UNDEFINED_NAME, message, hint);
         }
-        // Outputs are open: the key may be there all the same.
         let mut finding = self.checker.at_value(at, code::UNDEFINED_NAME, message).warning();
         finding.hint = hint;
         self.checker.findings.push(finding);
@@ -91,7 +111,7 @@ impl Walk<'_, '_, '_> {
 
     /// A condition; says what it always is, if it is a constant.
     pub(super) fn condition(&mut self, node: &Node<'_>, key: &str, needed: bool) -> Option<bool> {
-        let at = pointer(&node.at, key);
+        let at = self.below(&node.at, key);
         match node.get(key) {
             None => {
                 if needed {
@@ -122,7 +142,7 @@ impl Walk<'_, '_, '_> {
 
     /// Checks the list of a map, and returns the schema of an item.
     pub(super) fn over(&mut self, node: &Node<'_>) -> Option<Value> {
-        let at = pointer(&node.at, "over");
+        let at = self.below(&node.at, "over");
         let schema = match node.get("over") {
             None => {
                 self.missing(node, "over");
@@ -162,23 +182,29 @@ impl Walk<'_, '_, '_> {
     }
 
     /// The schema of a value that is set, where it is one that has a schema.
-    pub(super) fn schema_of(&self, value: &Value) -> Option<Value> {
-        match value {
+    pub(super) fn schema_of(&self, value: &Value) -> Known {
+        let kind = match value {
             Value::String(text) if has_slots(text) => {
                 let inside = expression::expression_in(text, Reading::Slots)?;
-                self.scope.schema(expression::path(inside)?)
+                let path = expression::path(inside)?;
+                // All of what a name has is not copied.
+                return match self.scope.names.get(path) {
+                    Some(whole) => whole.clone(),
+                    None => self.scope.schema(path).cloned().map(Rc::new),
+                };
             }
-            Value::String(_) => Some(serde_json::json!({ "type": "string" })),
-            Value::Number(_) => Some(serde_json::json!({ "type": "number" })),
-            Value::Bool(_) => Some(serde_json::json!({ "type": "boolean" })),
-            Value::Array(_) => Some(serde_json::json!({ "type": "array" })),
-            Value::Null | Value::Object(_) => None,
-        }
+            Value::String(_) => "string",
+            Value::Number(_) => "number",
+            Value::Bool(_) => "boolean",
+            Value::Array(_) => "array",
+            Value::Null | Value::Object(_) => return None,
+        };
+        Some(Rc::new(serde_json::json!({ "type": kind })))
     }
 }
 
 /// The keys that an object has by its schema, if that lists them.
-fn closed_names(schema: &Value) -> Option<Vec<String>> {
+fn closed_names(schema: &Value) -> Option<&Map<String, Value>> {
     const OPEN: [&str; 7] =
         ["$ref", "additionalProperties", "allOf", "anyOf", "if", "oneOf", "patternProperties"];
     let schema = schema.as_object()?;
@@ -186,5 +212,5 @@ fn closed_names(schema: &Value) -> Option<Vec<String>> {
         return None;
     }
     (schema.get("type")? == "object").then_some(())?;
-    Some(schema.get("properties")?.as_object()?.keys().cloned().collect())
+    schema.get("properties")?.as_object()
 }

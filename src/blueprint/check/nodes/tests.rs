@@ -137,7 +137,7 @@ fn names_are_looked_for_before_they_are_used() {
         ),
         (
             json!({"kind": "assign", "value": "{{ run.idd }}"}),
-            "MS-B072 a assign uses `run.idd`, which its schema does not have",
+            "MS-B072 an assign uses `run.idd`, which its schema does not have",
         ),
     ] {
         let found = found(&seq(json!([plan(), node])));
@@ -240,4 +240,45 @@ fn a_chain_of_branches_over_listed_values_handles_each_or_has_an_else() {
     assert_eq!(found(&chain(&["pass", "blocked"], Some(sleep.clone()))), [""; 0]);
     let other = json!({"kind": "branch", "if": "input.issue == 1", "then": sleep});
     assert_eq!(found(&chain(&["pass", "blocked"], Some(other))), [""; 0]);
+}
+
+#[test]
+fn a_name_with_a_default_need_not_be_set_and_hides_no_other() {
+    let says = |value: &str| found(&seq(json!([plan(), {"kind": "assign", "value": value}])));
+    for right in [
+        "{{ extra | d('') }}",
+        "{{ extra | default }}",
+        "{{ plan.note | default('') | upper }}",
+        "{% if extra is defined %}{{ extra.note }}{% endif %}",
+    ] {
+        assert_eq!(says(right), [""; 0], "{right}");
+    }
+    let message = "MS-B072 an assign uses `other`, which nothing sets before it";
+    for wrong in ["{{ extra | default('') }} {{ other }}", "{{ other ~ 'default(' }}"] {
+        assert_eq!(says(wrong), [message], "{wrong}");
+        // Versions with such a text were stored without a finding, and still compile.
+        let flow = seq(json!([plan(), {"kind": "assign", "value": wrong}]));
+        assert!(checked(&flow).definition.is_some(), "{wrong}");
+    }
+}
+
+#[test]
+fn many_names_with_a_large_schema_are_checked_in_linear_time() {
+    let fields = (0..3_000).map(|n| (format!("field{n}"), json!({}))).collect();
+    let output = json!({"type": "object", "properties": Value::Object(fields)});
+    let steps = |of: &str| -> Vec<Value> {
+        let step = |n| json!({"kind": "step", "agent": "a", "id": format!("{of}{n}")});
+        (0..2_000).map(step).collect()
+    };
+    let beside = json!({"kind": "parallel", "children": steps("p")});
+    let last = json!({"kind": "assign", "value": "{{ p1.field1 }} {{ s1.field1 }} {{ p1.gone }}"});
+    let document = json!({
+        "name": "t",
+        "agents": {"a": {"operator": "echo", "output": output}},
+        "flow": seq(json!([seq(steps("s").into()), beside, last])),
+    });
+    let files = BTreeMap::from([("flow.json".to_owned(), document.to_string().into())]);
+    let found = check(&document, &Bundle::from_files(files, None).unwrap(), &Echo).findings;
+    let found: Vec<_> = found.iter().map(|it| it.message.as_str()).collect();
+    assert_eq!(found, ["an assign uses `p1.gone`, which its schema does not have"]);
 }

@@ -29,6 +29,9 @@ fn branches_that_nobody_waits_for_are_found() {
     assert_eq!(habits("local f = ctx:spawn(g)"), ["7 MS-B082"]);
     assert_eq!(habits("local f = ctx:spawn(g)\nf:await()"), [""; 0]);
     assert_eq!(habits("return { ctx:spawn(g) }"), [""; 0]);
+    assert_eq!(habits("ctx:spawn(function() f({ 1 }) end):await()"), [""; 0]);
+    assert_eq!(habits("local r = ctx:spawn(g):await()"), [""; 0]);
+    assert_eq!(habits("ctx:spawn(function() f():await() end)"), ["1 MS-B082"]);
 }
 
 #[test]
@@ -41,6 +44,7 @@ fn loops_without_an_end_are_found() {
         "while true do ctx:continue_as(1) end",
         "while x do end",
         "while true do local y = if x then 1 else 2 if y == 2 then break end end",
+        "while true do for i = 1, 3 do local y = if a then if b then 1 else 2 else 3 end if y then break end end",
     ] {
         assert_eq!(habits(fine), [""; 0], "{fine}");
     }
@@ -56,6 +60,9 @@ fn what_differs_in_a_replay_is_found_and_names_of_one_s_own_are_not() {
         habits("local os = {} local t = os.time() local x = math.floor(1) local y = a.os.b"),
         [""; 0]
     );
+    let own = "local function f(io, n) io.write(n) end for _, debug in pairs(t) do debug.x() end";
+    assert_eq!(habits(own), [""; 0]);
+    assert_eq!(habits("local x os.time()"), ["9 MS-B084"]);
 }
 
 #[test]
@@ -75,6 +82,18 @@ fn agents_that_nothing_runs_are_found_unless_names_are_computed() {
     assert_eq!(check("ctx:run('a')"), ["nothing runs the agent `b`"]);
     assert_eq!(check("ctx:run('a') ctx:run(name)"), [""; 0]);
     assert_eq!(check("for _, n in { 'a', 'b' } do ctx:run(n) end"), [""; 0]);
+}
+
+#[test]
+fn an_agent_that_only_another_agent_of_a_flow_as_json_names_is_not_unused() {
+    let tree = json!({"name": "n", "edition": 2, "flow": {"kind": "step", "agent": "coder"},
+        "agents": {"coder": {"operator": "echo", "audit": "checker"},
+            "checker": {"operator": "echo"}, "idle": {"operator": "echo"}}});
+    let files = BTreeMap::from([("t.json".to_owned(), tree.to_string().into())]);
+    let bundle = Bundle::from_files(files, Some("t.json")).unwrap();
+    let found = check(&tree, &bundle, &Builtin).findings;
+    let found: Vec<_> = found.iter().map(|it| it.message.as_str()).collect();
+    assert_eq!(found, ["nothing runs the agent `idle`"]);
 }
 
 /// The findings about names and calls in a flow with this body, in an edition.
@@ -188,6 +207,28 @@ fn what_is_no_template_may_show_how_files_are_included() {
     };
     assert_eq!(found(false), [""; 0]);
     assert_eq!(found(true), ["b.md:4:8 MS-B003"]);
+    // The same where it is written in the blueprint.
+    let source =
+        format!("return swarm.blueprint {{ agents = {{ a = {{ system = \"{text}\" }} }} }}");
+    let found = |template: bool| {
+        let agent = json!({"operator": "echo", "system": text, "template": template});
+        let tree = json!({"name": "n", "flow": function(), "agents": {"a": agent}});
+        places(&source, &tree, &[])
+    };
+    assert_eq!(found(false), [""; 0]);
+    assert_eq!(found(true), ["a.lua:1:52 MS-B003"]);
+}
+
+#[test]
+fn keys_of_nodes_that_lua_keeps_for_itself_are_located() {
+    let source = "return swarm.blueprint { name = 'n', agents = { a = x },\n \
+                  flow = n.branch { if_ = 'nope',\n \
+                  then_ = n.step { agent = 'a',\n \
+                  input = '{{ gone }}' } } }";
+    let step = json!({"kind": "step", "agent": "a", "input": "{{ gone }}"});
+    let tree = json!({"name": "n", "agents": {"a": {"operator": "echo"}},
+        "flow": {"kind": "branch", "if": "nope", "then": step}});
+    assert_eq!(places(source, &tree, &[]), ["a.lua:2:26 MS-B072", "a.lua:4:10 MS-B072"]);
 }
 
 #[test]
@@ -220,12 +261,50 @@ fn too_many_findings_say_so_and_hide_no_error() {
 }
 
 #[test]
+fn what_is_allowed_takes_no_room_from_what_is_shown() {
+    let tree = json!({"name": "n", "flow": function()});
+    let shown = |source: &str, tree: &Value, code: &str| {
+        let found = check_all(source, tree, &[]).findings;
+        let found = found.into_iter().filter(|it| it.code == code);
+        found
+            .map(|it| (it.line, it.hint.is_some_and(|it| it.contains("not all"))))
+            .collect::<Vec<_>>()
+    };
+    for (mistake, code) in [
+        ("os.a()", code::NOT_DETERMINISTIC),
+        ("ctx:sleep('x')", code::BAD_ARGUMENT),
+        ("return g#()", code::UNKNOWN_GLOBAL),
+    ] {
+        let one = |n: usize| format!("do {} end", mistake.replace('#', &n.to_string()));
+        let allowed = (0..300).map(|n| format!("{} -- allow {code}: an example\n", one(n)));
+        let source =
+            format!("local function f(ctx)\n{}{}\nend\n", allowed.collect::<String>(), one(300));
+        assert_eq!(shown(&source, &tree, code), [(302, false)], "{mistake}");
+    }
+    let output = json!({"type": "object", "properties": {"verdict": {"enum": ["a", "b", "c"]}}});
+    let agents = json!({"review": {"operator": "echo", "output": output}});
+    let tree = json!({"name": "n", "flow": function(), "agents": agents});
+    let chain = "if r.verdict == 'a' then elseif r.verdict == 'b' then end";
+    let allowed = format!("{chain} -- allow MS-B088: an example\n").repeat(100);
+    let source =
+        format!("return function(ctx)\nlocal r = ctx:run('review')\n{allowed}{chain}\nend");
+    assert_eq!(shown(&source, &tree, code::UNHANDLED_VALUE), [(103, false)]);
+}
+
+#[test]
 fn sources_full_of_mistakes_are_read_in_linear_time() {
     let tree = json!({"name": "n", "flow": function()});
     for piece in ["os.a()\n", "ctx:zz()\n"] {
         let found = check_with(&piece.repeat(40_000), &tree, &[]).findings;
         assert!(found.len() >= 200, "{piece}");
     }
+    // Also where all stand in one line that allows them, and where nothing that begins has an end.
+    for piece in ["for\n", "while true do\n"] {
+        check_with(&piece.repeat(40_000), &tree, &[]);
+    }
+    let (piece, code) = ("os.a() ".repeat(40_000), code::NOT_DETERMINISTIC);
+    let found = check_with(&format!("{piece}-- allow {code}: it's meant"), &tree, &[]).findings;
+    assert!(found.iter().all(|it| it.code != code));
     let mut spawned = String::new();
     let mut globals = String::new();
     for n in 0..30_000 {
