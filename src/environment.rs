@@ -4,9 +4,9 @@
 //! again; [`Local`] and [`Process`], which implement the protocol's environment trait; [`Machine`],
 //! the abilities of this machine; [`Text`], a value that may refer to a secret; [`Scrubber`], which
 //! removes secrets from the output of children; and [`Egress`], the rules for outgoing requests,
-//! with [`http_client`], the base of every HTTP client, and [`read_body`], which reads a response up
-//! to a limit. Refuses what this machine cannot provide. [`remove_tree`] and [`search_tree`] are for the
-//! directories that children wrote.
+//! with [`http_client`], the base of every HTTP client, [`read_body`], which reads a response up to a
+//! limit, and [`retry_after`], the pause that one asks for. Refuses what this machine cannot provide.
+//! [`remove_tree`] and [`search_tree`] are for the directories that children wrote.
 //! Never keeps a secret: it is read when used and wiped afterwards. Operators, the engine and
 //! `doctor` call it.
 //!
@@ -57,7 +57,7 @@ mod tree;
 mod vault;
 mod veil;
 
-pub use answer::{BodyError, BodyLimit, innermost, read_body, with_causes};
+pub use answer::{BodyError, BodyLimit, innermost, read_body, retry_after, with_causes};
 pub use config::{Config, KeptSecret, Vault};
 pub use confine::confined;
 pub use declaration::Declaration;

@@ -25,7 +25,7 @@ pub use error::HostError;
 pub use node::{ClusterConfig, Node};
 pub use restore::{Restored, restore};
 pub use socket::Socket;
-pub use watch::{blueprints_in, main_file};
+pub use watch::{blueprints_in, left_out_of, main_file};
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 

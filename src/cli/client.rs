@@ -35,13 +35,14 @@ use super::{
     sse::Events,
 };
 use crate::{
+    clock::Clock,
     door::URL_RESERVED,
     engine::{
         AnsweredView, ArtifactView, AuditView, BlueprintDiff, BlueprintView, BulkView, ChangedView,
         ForkPlan, GcView, HostEventView, LayerView, Made, ReplayView, RunDiff, RunView,
         SessionView, StateItem, StateView, StatsView, StepView, TaskView, TokenView, VersionView,
     },
-    environment::http_client,
+    environment::{http_client, retry_after},
     host::Socket,
     protocol::{RunId, TaskId},
     token::{Grant, Verb},
@@ -535,7 +536,7 @@ impl Client {
             self.note_date(response.headers());
             return Ok(response);
         }
-        let retry_after = workers::retry_after(response.headers());
+        let retry_after = retry_after(response.headers(), Clock::system().now_ms());
         let body = response.text().await.unwrap_or_default();
         Err(Stop { retry_after, ..Stop::from_response(status.as_u16(), &body) }.into())
     }

@@ -1,9 +1,17 @@
-//! The responses of HTTP requests: reading a body up to a limit, and the causes of an error.
+//! The responses of HTTP requests: reading a body up to a limit, the pause that one asks for, and the
+//! causes of an error.
 
 use std::{error::Error, time::Duration};
 
-use reqwest::Response;
+use jiff::fmt::rfc2822::DateTimeParser;
+use reqwest::{
+    Response,
+    header::{HeaderMap, RETRY_AFTER},
+};
 use tokio::time::timeout;
+
+/// The longest pause that a response may ask for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The limits of reading the body of a response.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +65,23 @@ pub async fn read_body(
     }
 }
 
+/// Returns the pause that a response asks for in `Retry-After`, in seconds or up to a date, a day at
+/// most; `None` if it is neither.
+pub fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let pause = match text.parse::<f64>() {
+        Ok(seconds) if seconds >= 0.0 => {
+            Duration::from_secs_f64(seconds.min(LONGEST_PAUSE.as_secs_f64()))
+        }
+        Ok(_) => return None,
+        Err(_) => {
+            let at = DateTimeParser::new().parse_timestamp(text).ok()?.as_millisecond();
+            Duration::from_millis(u64::try_from(at).ok()?.saturating_sub(now_ms))
+        }
+    };
+    Some(pause.min(LONGEST_PAUSE))
+}
+
 /// Returns the innermost cause of an error of a request, which has the reason; the outer error
 /// repeats the address.
 pub fn innermost<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
@@ -80,7 +105,35 @@ mod tests {
         net::TcpListener,
     };
 
+    use reqwest::header::HeaderValue;
+
     use super::{super::http_client, *};
+
+    #[test]
+    fn a_pause_is_asked_for_in_seconds_or_up_to_a_date_and_is_a_day_at_most() {
+        let now_ms = 784_111_777_000;
+        let asked = |text: &'static str| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]);
+            retry_after(&headers, now_ms)
+        };
+        for (text, ms) in [
+            ("0", Some(0)),
+            (" 7 ", Some(7_000)),
+            ("0.25", Some(250)),
+            ("86401", Some(86_400_000)),
+            ("99999999999999999999999", Some(86_400_000)),
+            ("Sun, 06 Nov 1994 08:49:47 GMT", Some(10_000)),
+            ("Sun, 06 Nov 1994 08:49:27 GMT", Some(0)),
+            ("Mon, 06 Nov 1995 08:49:37 GMT", Some(86_400_000)),
+            ("-1", None),
+            ("nan", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            assert_eq!(asked(text), ms.map(Duration::from_millis), "{text}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now_ms), None);
+    }
 
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]

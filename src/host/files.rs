@@ -7,8 +7,10 @@ use std::{
         DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -107,12 +109,14 @@ impl Server {
 #[derive(Clone)]
 pub(super) struct DataFiles {
     dir: PathBuf,
+    /// True once the address of the host was removed for good.
+    is_withdrawn: Arc<Mutex<bool>>,
 }
 
 impl DataFiles {
     /// Opens the files of `dir`, which must exist.
     pub(super) fn open(dir: &Path) -> Result<Self, HostError> {
-        let it = Self { dir: dir.to_owned() };
+        let it = Self { dir: dir.to_owned(), is_withdrawn: Arc::default() };
         for name in ["bundles", "work"] {
             let path = it.dir.join(name);
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
@@ -190,14 +194,21 @@ impl DataFiles {
         self.write_secret(&self.dir.join(ADMIN), token.as_bytes())
     }
 
-    /// Publishes the address of the host.
+    /// Publishes the address of the host, unless it was removed.
     pub(super) fn put_server(&self, server: &Server) -> Result<(), HostError> {
         let server = serde_json::to_vec(server).expect("plain data");
+        // Held until the file is there: a stop then removes it.
+        let is_withdrawn = self.is_withdrawn.lock();
+        if *is_withdrawn {
+            return Ok(());
+        }
         self.write_secret(&self.dir.join("server.json"), &server)
     }
 
-    /// Removes the address of the host, unless another host has replaced it.
+    /// Removes the address of the host for good, unless another host has replaced it.
     pub(super) fn remove_server(&self, url: &str) {
+        let mut is_withdrawn = self.is_withdrawn.lock();
+        *is_withdrawn = true;
         let path = self.dir.join("server.json");
         let said = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let is_ours = |it: &Server| it.url == url && it.pid == std::process::id();
@@ -319,4 +330,24 @@ pub(super) fn random_bytes() -> [u8; 32] {
         hasher.update(uuid::Uuid::new_v4().as_bytes());
     }
     *hasher.finalize().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_was_removed_is_not_published_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = DataFiles::open(dir.path()).unwrap();
+        let (url, path) = ("http://127.0.0.1:7700", dir.path().join("server.json"));
+        let server = Server::new(url, 1, None);
+        files.put_server(&server).unwrap();
+        assert!(path.exists());
+        // A stop removes it while a new certificate is on its way to the same file.
+        let renewing = files.clone();
+        files.remove_server(url);
+        renewing.put_server(&server).unwrap();
+        assert!(!path.exists());
+    }
 }

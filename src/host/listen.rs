@@ -104,7 +104,7 @@ pub(super) fn metrics_routes(engine: &Engine, config: &DoorConfig, address: Sock
 fn renew(tls: Arc<Tls>, files: DataFiles, mut server: Server, tasks: &Tasks) {
     let (stopping, spawns) = (tasks.stopping().clone(), tasks.clone());
     tasks.spawn(async move {
-        let (mut is_published, mut is_told) = (true, false);
+        let mut published = Published::Yes;
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
@@ -115,7 +115,7 @@ fn renew(tls: Arc<Tls>, files: DataFiles, mut server: Server, tasks: &Tasks) {
                 Ok(Looked::Replaced { fingerprint, until }) => {
                     tracing::info!(until, "a new certificate is served");
                     server.certificate = Some(fingerprint);
-                    (is_published, is_told) = (false, false);
+                    published = Published::NotYet;
                 }
                 Ok(Looked::Refused(error)) => {
                     tracing::error!(%error, "a new certificate cannot be used; the one before is served");
@@ -123,21 +123,41 @@ fn renew(tls: Arc<Tls>, files: DataFiles, mut server: Server, tasks: &Tasks) {
                 // The task fails only when the host stops.
                 Ok(Looked::Same) | Err(_) => {}
             }
-            if is_published {
-                continue;
-            }
-            let (files, server) = (files.clone(), server.clone());
-            match spawns.spawn_blocking(move || files.put_server(&server)).await {
-                Ok(Ok(())) => is_published = true,
-                // The disk may be full for a while.
-                Ok(Err(error)) if !is_told => {
-                    is_told = true;
-                    tracing::warn!(%error, "commands here do not trust the new certificate yet");
-                }
-                Ok(Err(_)) | Err(_) => {}
+            if published != Published::Yes {
+                published = publish(&files, &server, &spawns, published).await;
             }
         }
     });
+}
+
+/// Says if the commands of the data directory know the certificate that is served.
+#[derive(PartialEq)]
+enum Published {
+    Yes,
+    NotYet,
+    Failed,
+}
+
+/// Publishes the entry of a host with a new certificate. The first failure is logged.
+async fn publish(
+    files: &DataFiles,
+    server: &Server,
+    tasks: &Tasks,
+    before: Published,
+) -> Published {
+    let (files, server) = (files.clone(), server.clone());
+    match tasks.spawn_blocking(move || files.put_server(&server)).await {
+        Ok(Ok(())) => Published::Yes,
+        // The disk may be full for a while.
+        Ok(Err(error)) => {
+            if before == Published::NotYet {
+                tracing::warn!(%error, "commands here do not trust the new certificate yet");
+            }
+            Published::Failed
+        }
+        // The task fails only when the host stops.
+        Err(_) => before,
+    }
 }
 
 /// Returns the URL by which workers reach the host, and people its links. With TLS it has the first

@@ -58,20 +58,14 @@ impl Inquiry {
         }
     }
 
-    /// Returns true if `subject` or `role` is asked. The name of a role means its holders, and an
-    /// admin, who holds every role; any other entry is a subject, or the [`person`] behind it, in any
-    /// case.
+    /// Returns true if `subject` or `role` is asked, by [`names`].
     pub fn asks(&self, subject: &str, role: Role) -> bool {
-        self.by.is_empty()
-            || self.by.iter().any(|who| match who.parse::<Role>() {
-                Ok(asked) => role.holds(asked),
-                Err(_) => is_same_subject(who, subject) || is_same_subject(who, &person(subject)),
-            })
+        names(&self.by, subject, role)
     }
 
     /// Returns true if the client that started the run is asked.
     pub fn asks_starter(&self) -> bool {
-        self.by.iter().any(|who| STARTER.contains(&who.as_str()))
+        names_starter(&self.by)
     }
 
     /// Returns true if the person behind `subject` has already answered.
@@ -93,6 +87,27 @@ impl Inquiry {
         self.remind_at_ms = next.map(|ms| now_ms.saturating_add(ms));
         self.reminders
     }
+}
+
+/// Returns true if `subject` or `role` is among those that are asked, or anyone is. The name of a role
+/// means its holders, and an admin, who holds every role; a word for the starter means nobody of that
+/// name; any other entry is a subject, or the [`person`] behind it, in any case.
+pub fn names(by: &[String], subject: &str, role: Role) -> bool {
+    by.is_empty()
+        || by.iter().any(|who| match who.parse::<Role>() {
+            Ok(asked) => role.holds(asked),
+            Err(_) if is_starter(who) => false,
+            Err(_) => is_same_subject(who, subject) || is_same_subject(who, &person(subject)),
+        })
+}
+
+/// Returns true if the client that started the run is among those that are asked.
+pub fn names_starter(by: &[String]) -> bool {
+    by.iter().any(|who| is_starter(who))
+}
+
+fn is_starter(who: &str) -> bool {
+    STARTER.contains(&who)
 }
 
 #[cfg(test)]
@@ -150,6 +165,15 @@ mod tests {
         let ann = inquiry(&["ann"], 1);
         assert!(ann.asks("ann", Role::Observer));
         assert!(!ann.asks("admin", Role::Admin));
+    }
+
+    #[test]
+    fn a_person_who_is_called_starter_is_not_the_starter() {
+        for word in STARTER {
+            let asked = inquiry(&[word], 1);
+            assert!(asked.asks_starter() && !asked.asks(word, Role::Admin), "{word}");
+        }
+        assert!(!inquiry(&["ann"], 1).asks_starter());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 use data_encoding::BASE64;
 use reqwest::{
     Client, StatusCode, Url,
-    header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
 };
 use ring::hmac;
 use serde::Deserialize;
@@ -20,7 +20,7 @@ use super::{
     declared::{HeaderNameText, duration, url},
     outgoing,
 };
-use crate::environment::{Egress, EgressError, Text, innermost};
+use crate::environment::{Egress, EgressError, Text, innermost, retry_after};
 
 /// The longest pause that a response may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
@@ -124,9 +124,7 @@ impl TaskWebhook {
             status if status.is_success() => Posted::Taken,
             StatusCode::GONE => Posted::Unwanted,
             status => {
-                let asked = answer.headers().get(RETRY_AFTER).and_then(|it| it.to_str().ok());
-                let asked = asked.and_then(|text| text.trim().parse().ok());
-                let pause = asked.map(|s| Duration::from_secs(s).min(LONGEST_PAUSE));
+                let pause = retry_after(answer.headers(), now_ms).map(|it| it.min(LONGEST_PAUSE));
                 Posted::NotYet { reason: format!("it answered {}", status.as_u16()), pause }
             }
         }

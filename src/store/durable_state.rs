@@ -242,7 +242,11 @@ impl DurableState {
         }
     }
 
-    fn make_room(&self, passing: &[&StateChange]) -> Result<(), StoreError> {
+    /// Checks that there is room for transient values, without those that have expired.
+    ///
+    /// # Errors
+    /// Fails when a limit would be exceeded.
+    pub fn make_room(&self, passing: &[&StateChange]) -> Result<(), StoreError> {
         let Some(first) = passing.first() else { return Ok(()) };
         let bytes = passing.iter().map(|it| bytes_of(&it.scope, &it.key, value_of(it)));
         let more: usize = bytes.sum();

@@ -1,5 +1,5 @@
 //! A network between a program and a server, for tests: it hangs, breaks, delays, and cuts a connection
-//! after any number of bytes, or at the `COMMIT` of a transaction.
+//! after any number of bytes, or at the `COMMIT` or `ROLLBACK` of a transaction.
 //!
 //! It has threads of its own, so that a test that blocks does not stop it.
 #![allow(dead_code, reason = "every test program uses its own part of it")]
@@ -19,6 +19,8 @@ use std::{
 const ALL: i64 = i64::MAX / 2;
 /// The end of PostgreSQL's request to commit, and of its answer to that.
 const COMMIT: &[u8] = b"COMMIT\0";
+/// The end of PostgreSQL's request to roll back.
+const ROLLBACK: &[u8] = b"ROLLBACK\0";
 
 /// The treatment of the next `COMMIT`.
 const PASSES: u8 = 0;
@@ -38,7 +40,8 @@ struct Inner {
     delay_us: AtomicU64,
     refuses: AtomicBool,
     next_commit: AtomicU8,
-    commit_cuts: AtomicU32,
+    cuts_rollback: AtomicBool,
+    end_cuts: AtomicU32,
     hangs: Mutex<bool>,
     goes_on: Condvar,
     /// Both ends of every connection.
@@ -155,13 +158,15 @@ impl Network {
         self.inner.next_commit.store(LOSES_ITS_ANSWER, Ordering::SeqCst);
     }
 
-    /// Returns the number of connections that were cut after some bytes or at a `COMMIT`.
+    /// Cuts the connection of the next `ROLLBACK` before that arrives.
+    pub fn cut_before_rollback(&self) {
+        self.inner.cuts_rollback.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the number of connections that were cut after some bytes or at the end of a transaction.
     pub fn cuts(&self) -> u32 {
-        let Inner { requests, answers, commit_cuts, .. } = &*self.inner;
-        [&requests.cuts, &answers.cuts, commit_cuts]
-            .map(|it| it.load(Ordering::SeqCst))
-            .iter()
-            .sum()
+        let Inner { requests, answers, end_cuts, .. } = &*self.inner;
+        [&requests.cuts, &answers.cuts, end_cuts].map(|it| it.load(Ordering::SeqCst)).iter().sum()
     }
 }
 
@@ -218,10 +223,16 @@ impl Inner {
     }
 
     fn at_request(&self, bytes: &[u8], loses: &AtomicBool) -> usize {
-        let Some(at) = position(bytes) else { return bytes.len() };
+        if let Some(at) = position(bytes, ROLLBACK)
+            && self.cuts_rollback.swap(false, Ordering::SeqCst)
+        {
+            self.end_cuts.fetch_add(1, Ordering::SeqCst);
+            return at.saturating_sub(5);
+        }
+        let Some(at) = position(bytes, COMMIT) else { return bytes.len() };
         match self.next_commit.swap(PASSES, Ordering::SeqCst) {
             IS_CUT => {
-                self.commit_cuts.fetch_add(1, Ordering::SeqCst);
+                self.end_cuts.fetch_add(1, Ordering::SeqCst);
                 // The type of the message, and its length.
                 at.saturating_sub(5)
             }
@@ -234,15 +245,15 @@ impl Inner {
     }
 
     fn at_answer(&self, bytes: &[u8], loses: &AtomicBool) -> usize {
-        let Some(at) = position(bytes) else { return bytes.len() };
+        let Some(at) = position(bytes, COMMIT) else { return bytes.len() };
         if !loses.swap(false, Ordering::SeqCst) {
             return bytes.len();
         }
-        self.commit_cuts.fetch_add(1, Ordering::SeqCst);
+        self.end_cuts.fetch_add(1, Ordering::SeqCst);
         at.saturating_sub(5)
     }
 }
 
-fn position(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(COMMIT.len()).position(|part| part == COMMIT)
+fn position(bytes: &[u8], of: &[u8]) -> Option<usize> {
+    bytes.windows(of.len()).position(|part| part == of)
 }

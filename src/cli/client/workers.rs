@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::{
     Method,
-    header::{DATE, HeaderMap, RETRY_AFTER},
+    header::{DATE, HeaderMap},
 };
 use serde_json::{Value, json};
 
@@ -56,15 +56,8 @@ impl Client {
     }
 }
 
-/// Returns the `Retry-After` of an answer, given in seconds.
-pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
 #[cfg(test)]
 mod tests {
-    use reqwest::header::HeaderValue;
     use tokio::{net::TcpListener, time::timeout};
 
     use super::*;
@@ -96,13 +89,5 @@ mod tests {
         assert!(other.lease(&json!({"queue": "q"}), LONG).await.unwrap().is_empty());
         // The fixture says 2026-01-01T00:00:00Z.
         assert_eq!(client.daemon_ms(), Some(1_767_225_601_000));
-    }
-
-    #[test]
-    fn a_pause_is_asked_for_in_seconds() {
-        let headers = |text| HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]);
-        assert_eq!(retry_after(&headers("9")), Some(Duration::from_secs(9)));
-        assert_eq!(retry_after(&headers("soon")), None);
-        assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 }

@@ -24,7 +24,7 @@ impl Export {
     /// Runs the command.
     ///
     /// # Errors
-    /// No such run, a file that is there already.
+    /// No such run, one that no import takes, a file that is there already.
     pub async fn execute(&self, cx: &Context) -> Result<Exit> {
         let to = self.output.as_ref().map(|to| Download::new(to, self.force)).transpose()?;
         cx.with(Start::Existing, async |at| {

@@ -13,11 +13,11 @@ use crate::{
         },
         verbs::{engine::TaskVerbs, workers::cursor},
     },
-    flow::STARTER,
+    operator::{names, names_starter},
     protocol::{RunId, TaskId},
     session::Hub,
     store::{TaskFilter, TaskRow},
-    token::{Need, Role, ScopeKind, Verb, is_same_subject, person},
+    token::{Need, ScopeKind, Verb, is_same_subject, person},
 };
 
 /// The maximum number of rows that one page looks at.
@@ -106,12 +106,8 @@ fn has(row: &TaskRow, words: &[String]) -> bool {
 /// subject that started its run.
 fn asks(sessions: &Hub, (view, starter): (&TaskView, &str), caller: &Caller) -> bool {
     let (subject, own) = (&caller.subject, person(&caller.subject));
-    let is_named = |word: &String| match word.parse::<Role>() {
-        Ok(role) => caller.grant.role.holds(role),
-        Err(_) if STARTER.contains(&word.as_str()) => is_same_subject(starter, subject),
-        Err(_) => is_same_subject(word, subject) || is_same_subject(word, &own),
-    };
-    let named = view.by.is_empty() || view.by.iter().any(is_named);
+    let is_starter = is_same_subject(starter, subject) && names_starter(&view.by);
+    let named = is_starter || names(&view.by, subject, caller.grant.role);
     let is_own = |by: &str| is_same_subject(&person(by), &own) || is_same(sessions, by, subject);
     view.required.is_some() && named && !view.answers.iter().any(|given| is_own(&given.by))
 }

@@ -172,6 +172,7 @@ async fn a_body_that_is_the_output_needs_no_report_around_it() {
 async fn a_failure_says_whether_another_attempt_may_help() {
     for (status, headers, retryable) in [
         ("429 Too Many Requests", "retry-after: 7\r\n", true),
+        ("429 Too Many Requests", "retry-after: Thu, 01 Jan 1970 00:00:07 GMT\r\n", true),
         ("408 Request Timeout", "", true),
         ("500 Internal Server Error", "", true),
         ("503 Service Unavailable", "", true),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use reqwest::{
     Client, Response, StatusCode,
-    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
 use serde::Serialize;
 use tokio::{sync::OnceCell, time::timeout};
@@ -19,6 +19,7 @@ use crate::{
     clock::Clock,
     environment::{
         BodyError, BodyLimit, Egress, EgressError, Scrubber, Secret, Text, innermost, read_body,
+        retry_after,
     },
     operator::{
         Backend, Builtin, Delivery, Reply, Residence, Settings, ShownSettings, Task,
@@ -86,13 +87,14 @@ impl Webhook {
             .send()
             .await
             .map_err(|error| not_sent(&error))?;
-        let (status, retry_after) = (sent.status(), retry_after(&sent));
+        let (status, now_ms) = (sent.status(), self.clock.now_ms());
+        let retry_after_ms = retry_after(sent.headers(), now_ms).map(millis);
         if status == StatusCode::ACCEPTED {
             return Ok(Answered::Later);
         }
         // A webhook that echoes its headers must not put their secrets into the history.
         let body = secrets.scrub(self.body(sent).await?);
-        answer::read(status, retry_after, &body, self.settings.answer)
+        answer::read(status, retry_after_ms, &body, self.settings.answer)
     }
 
     fn order<'a>(&self, task: &'a Task, input: &'a Json, key: &'a str) -> Order<'a> {
@@ -226,12 +228,6 @@ fn not_sent(error: &reqwest::Error) -> Failure {
     let reason = innermost(error);
     let what = if error.is_connect() { "reach the webhook" } else { "hear the webhook out" };
     Failure::new(kind::OPERATOR_UNAVAILABLE, format!("failed to {what}: {reason}")).retryable()
-}
-
-/// Returns the `Retry-After` header, given in seconds, in milliseconds.
-fn retry_after(answer: &Response) -> Option<u64> {
-    let seconds: u64 = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(seconds.saturating_mul(1_000))
 }
 
 fn millis(span: Duration) -> u64 {

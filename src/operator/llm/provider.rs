@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use reqwest::{
     Client, Response,
-    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
 use serde_json::{Map, Value};
 use tokio::{sync::OnceCell, time::timeout};
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    environment::{EgressError, Scrubber, Secret, Text, innermost},
+    environment::{EgressError, Scrubber, Secret, Text, innermost, retry_after},
     flow::response::message_item,
     middleware::{Short, TaskDone, value_of},
     operator::{
@@ -321,17 +321,13 @@ impl Llm {
     }
 
     /// Returns the delay after which the provider accepts a retry, in milliseconds.
-    pub(super) fn retry_after_ms(&self, headers: &HeaderMap) -> Option<u64> {
-        let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
-        if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
+    fn retry_after_ms(&self, headers: &HeaderMap) -> Option<u64> {
+        let own = headers.get("retry-after-ms").and_then(|it| it.to_str().ok());
+        if let Some(ms) = own.and_then(|ms| ms.trim().parse().ok()) {
             return whole_ms(ms);
         }
-        let after = text(RETRY_AFTER.as_str())?;
-        if let Ok(seconds) = after.parse::<f64>() {
-            return whole_ms(seconds * 1_000.0);
-        }
-        let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(after).ok()?;
-        u64::try_from(at.as_millisecond()).ok().map(|at| at.saturating_sub(self.clock.now_ms()))
+        let pause = retry_after(headers, self.clock.now_ms())?;
+        u64::try_from(pause.as_millis()).ok()
     }
 
     fn headers(&self, server: &Server, hearing: &mut Hearing<'_>) -> Result<HeaderMap, Failure> {

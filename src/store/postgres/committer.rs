@@ -5,7 +5,8 @@
 //! |---|---|
 //! | a conflict, a lock or a statement took too long | it was rolled back: the group again, a few times |
 //! | something in it is refused | it was rolled back: each batch alone, and only the offender is refused |
-//! | its disk, memory or connections are used up | it was rolled back: again, until it can write |
+//! | its disk or its connections are used up | it was rolled back: again, until it can write |
+//! | it has not enough memory | it was rolled back: again, over a new connection |
 //! | nothing, or the connection broke | nobody knows: a new connection, and the mark of the lane tells |
 //! | the same again and again, but not for a mark without the group | each batch alone, and only the offender is refused |
 //! | the lane has no row | another host has taken over: nothing more is written |
@@ -39,8 +40,8 @@ use crate::{
 
 /// The number of times that a group is tried again at once.
 const TRIES: u32 = 5;
-/// The number of connections in a row that a group may break while a mark alone can be committed:
-/// what it has may be too much for the server, or for the way to it.
+/// The number of connections in a row that a group may break, or that have not enough memory for it,
+/// while a mark alone can be committed: what it has may be too much for the server, or for the way to it.
 const BREAKS: u32 = 5;
 /// The pause before a group is tried again, or the database is called again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -129,7 +130,7 @@ impl Committer {
         if let Err(error) = fold() {
             tracing::debug!(reason = error.reason(), "ended runs were not added to the sums yet");
             self.common.ended.add_stored(count);
-            if error.ends_connection() || session.batch("ROLLBACK").is_err() {
+            if !session.roll_back(&error) {
                 self.session = None;
             }
         }
@@ -215,6 +216,12 @@ impl Committer {
                         self.pause(tries);
                     }
                     Meaning::Waiting => self.wait_for(error, &mut pauses)?,
+                    // The group may need more than there is, and would wait for ever.
+                    Meaning::Heavy => {
+                        self.session = None;
+                        breaks += 1;
+                        self.wait_for(error, &mut pauses)?;
+                    }
                     Meaning::Again | Meaning::Refused | Meaning::Unknown => {
                         return self.one_by_one(group, error.into_error(WRITE));
                     }
@@ -428,19 +435,16 @@ fn plan(
     Ok(planned.finish(verdicts))
 }
 
-/// Returns the refusal of a batch that breaks every connection.
+/// Returns the refusal of a batch that breaks every connection, or needs more memory than there is.
 fn unwritable() -> StoreError {
-    let reason = format!("{BREAKS} connections in a row broke over it");
+    let reason = format!("{BREAKS} connections in a row broke over it or had no memory for it");
     StoreError::Away { context: WRITE.to_owned(), reason }
 }
 
 fn rolled(session: &Session, error: Failed) -> Attempt {
-    if error.ends_connection() {
-        return Attempt::Unknown(error, None);
-    }
-    match session.batch("ROLLBACK") {
-        Ok(()) => Attempt::Rolled(error),
-        Err(_) => Attempt::Unknown(error, None),
+    match session.roll_back(&error) {
+        true => Attempt::Rolled(error),
+        false => Attempt::Unknown(error, None),
     }
 }
 

@@ -38,6 +38,9 @@ pub enum Meaning {
     Refused,
     /// The database cannot write at the moment.
     Waiting,
+    /// The transaction was rolled back for certain. The database has not enough memory for it, or for
+    /// anything at the moment.
+    Heavy,
     /// The connection is gone, and nobody knows whether the transaction was committed.
     Unknown,
 }
@@ -86,7 +89,8 @@ impl Failed {
         match code.code() {
             // The last two: a row that was not there, or was there, is no longer as it was read.
             "40001" | "40P01" | "55P03" | "57014" | "22012" | "23505" => Meaning::Again,
-            "53100" | "53200" | "53300" => Meaning::Waiting,
+            "53100" | "53300" => Meaning::Waiting,
+            "53200" => Meaning::Heavy,
             "25006" | "25P03" | "25P04" => Meaning::Unknown,
             code if code.starts_with("57P") || code.starts_with("08") => Meaning::Unknown,
             _ => Meaning::Refused,

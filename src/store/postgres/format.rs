@@ -140,8 +140,9 @@ pub fn prepare(session: &Session, address: &DatabaseAddress, home: &str) -> Resu
         let Some(found) = found(session, address)? else {
             // Another host that starts at the same time may be first: its schema is there then.
             if let Err(error) = create(session) {
-                session.batch("ROLLBACK")?;
-                if self::found(session, address)?.is_none() {
+                let is_there = session.roll_back(&error)
+                    && matches!(self::found(session, address), Ok(Some(_)));
+                if !is_there {
                     return Err(error);
                 }
             }
@@ -258,11 +259,9 @@ fn migrate(session: &Session, address: &DatabaseAddress, home: &str) -> Result<(
         }
         session.batch("COMMIT")
     };
-    let result = migrated();
-    if result.is_err() && !session.is_closed() {
-        session.batch("ROLLBACK")?;
-    }
-    result
+    migrated().inspect_err(|error| {
+        session.roll_back(error);
+    })
 }
 
 /// Returns the error for a database that cannot be used.

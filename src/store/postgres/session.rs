@@ -161,11 +161,15 @@ impl Session {
     /// Executes statements in a transaction of their own.
     pub fn commit_all(&self, calls: &[Call]) -> Result<(), Failed> {
         self.batch("BEGIN")?;
-        let result = self.commit(calls);
-        if result.is_err() && !self.is_closed() {
-            self.batch("ROLLBACK")?;
-        }
-        result
+        self.commit(calls).inspect_err(|error| {
+            self.roll_back(error);
+        })
+    }
+
+    /// Rolls back a transaction that failed; returns true if that succeeded. If not, the connection must
+    /// not be used again, and `error` is still the reason.
+    pub fn roll_back(&self, error: &Failed) -> bool {
+        !error.ends_connection() && self.batch("ROLLBACK").is_ok()
     }
 
     fn send(
@@ -318,19 +322,23 @@ fn wait_for_each<F: Future>(
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
-    let mut before = 0;
+    let (mut before, mut is_late) = (0, false);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return Ok(output);
         }
         if answers.0.get() > before {
-            before = answers.0.get();
+            (before, is_late) = (answers.0.get(), false);
             late.set(tokio::time::sleep(patience));
         }
-        if late.as_mut().poll(&mut context).is_ready() {
+        if is_late {
             return Err(Failed::Silent);
         }
-        thread::park();
+        // An answer may have come while this thread was held up: it is looked for once more.
+        is_late = late.as_mut().poll(&mut context).is_ready();
+        if !is_late {
+            thread::park();
+        }
     }
 }
 
@@ -344,6 +352,8 @@ impl Drop for Session {
 #[cfg(test)]
 mod tests {
     use std::future::ready;
+
+    use tokio::runtime::Builder;
 
     use super::*;
 
@@ -368,6 +378,24 @@ mod tests {
         assert_eq!(exchange(all, &answers).await, Err("taken"));
         let all = vec![later(Ok(1)), now(Ok(2)), later(Ok(3))];
         assert_eq!(exchange(all, &answers).await, Ok(vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn an_answer_that_came_while_the_thread_was_held_up_is_not_late() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let (patience, long) = (Duration::from_millis(1), Duration::from_secs(60));
+        let mut has_come = false;
+        let answer = poll_fn(|_| {
+            if has_come {
+                return Poll::Ready(7);
+            }
+            wait(runtime.handle(), long, tokio::time::sleep(patience * 2)).unwrap();
+            has_come = true;
+            Poll::Pending
+        });
+        assert!(matches!(wait(runtime.handle(), patience, answer), Ok(7)));
+        let never = std::future::pending::<()>();
+        assert!(matches!(wait(runtime.handle(), patience, never), Err(Failed::Silent)));
     }
 
     #[tokio::test]

@@ -81,58 +81,34 @@ pub fn apply(conn: &Connection, tasks: &mut TaskWriter<'_>, write: &Write) -> ru
     }
 }
 
+/// The effect of a write on more than its own table.
+enum Effect<'a> {
+    /// It revokes the token with this id.
+    Revokes(&'a str),
+    /// It reads the journal, or deletes from it.
+    TouchesJournal,
+    /// It has none.
+    None,
+}
+
 /// Returns the id of the token that a write revokes.
 pub fn revokes(write: &Write) -> Option<&str> {
-    match write {
-        Write::RevokeToken { jti, .. } => Some(jti),
-        Write::PutToken(token) => token.revoked_ms.map(|_| token.jti.as_str()),
-        Write::PutTask(_)
-        | Write::HoldTask(_)
-        | Write::CloseTask { .. }
-        | Write::CloseTasks { .. }
-        | Write::PutState { .. }
-        | Write::ChangeState(_)
-        | Write::ForgetReceipt { .. }
-        | Write::ExpireState { .. }
-        | Write::DeleteState { .. }
-        | Write::PutBlob { .. }
-        | Write::PutArtifact(_)
-        | Write::PublishArtifacts { .. }
-        | Write::PutBlueprint(_)
-        | Write::NameBlueprint { .. }
-        | Write::UnnameBlueprint { .. }
-        | Write::DeleteBlueprint { .. }
-        | Write::PutCharge(_)
-        | Write::CountRun(_)
-        | Write::PutIdempotency(_)
-        | Write::PutOutbox(_)
-        | Write::DeleteOutbox { .. }
-        | Write::PutEvidence(_)
-        | Write::PutMeta { .. }
-        | Write::ExpireIdempotency { .. }
-        | Write::ForgetAnswer { .. }
-        | Write::PutSession(_)
-        | Write::ExtendSession { .. }
-        | Write::CloseSession { .. }
-        | Write::ForgetSessions { .. }
-        | Write::PutFrame(_)
-        | Write::AckFrames { .. }
-        | Write::ReserveRun { .. }
-        | Write::DeleteRun { .. }
-        | Write::Tidy { .. }
-        | Write::PutKept { .. }
-        | Write::RemoveKept { .. }
-        | Write::ExpireKept { .. }
-        | Write::AddAudit(_)
-        | Write::Erase(_)
-        | Write::Rewrite => None,
+    match effect(write) {
+        Effect::Revokes(jti) => Some(jti),
+        Effect::TouchesJournal | Effect::None => None,
     }
 }
 
 /// Returns true if a write reads the journal or deletes from it: all rows before it must be there.
 pub fn needs_rows(write: &Write) -> bool {
+    matches!(effect(write), Effect::TouchesJournal)
+}
+
+fn effect(write: &Write) -> Effect<'_> {
     match write {
-        Write::DeleteRun { .. } | Write::Tidy { .. } | Write::Erase(_) => true,
+        Write::RevokeToken { jti, .. } => Effect::Revokes(jti),
+        Write::PutToken(token) if token.revoked_ms.is_some() => Effect::Revokes(&token.jti),
+        Write::DeleteRun { .. } | Write::Tidy { .. } | Write::Erase(_) => Effect::TouchesJournal,
         Write::PutTask(_)
         | Write::HoldTask(_)
         | Write::CloseTask { .. }
@@ -152,7 +128,6 @@ pub fn needs_rows(write: &Write) -> bool {
         | Write::PutCharge(_)
         | Write::CountRun(_)
         | Write::PutToken(_)
-        | Write::RevokeToken { .. }
         | Write::PutIdempotency(_)
         | Write::PutOutbox(_)
         | Write::DeleteOutbox { .. }
@@ -171,6 +146,6 @@ pub fn needs_rows(write: &Write) -> bool {
         | Write::RemoveKept { .. }
         | Write::ExpireKept { .. }
         | Write::AddAudit(_)
-        | Write::Rewrite => false,
+        | Write::Rewrite => Effect::None,
     }
 }

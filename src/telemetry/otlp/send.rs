@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use jiff::fmt::rfc2822::DateTimeParser;
 use prost::{Message as _, bytes::Bytes};
 use reqwest::{
     Client, Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
     redirect,
 };
 
 use super::{message::Answer, settings::Endpoint};
 use crate::{
     clock::Clock,
-    environment::{BodyLimit, http_client, read_body, with_causes},
+    environment::{BodyLimit, http_client, read_body, retry_after, with_causes},
 };
 
 /// The longest pause that a collector may ask for.
@@ -98,8 +97,8 @@ impl Sender {
             return Ok(refused(answer).await);
         }
         let reason = format!("it answered {status}");
-        let after = answer.headers().get(RETRY_AFTER).and_then(|it| it.to_str().ok());
-        let after = after.and_then(|it| asked(it, Clock::system().now_ms()));
+        let after = retry_after(answer.headers(), Clock::system().now_ms());
+        let after = after.map(|it| it.min(LONGEST));
         Err(match status {
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
@@ -115,19 +114,6 @@ impl Sender {
     }
 }
 
-/// Returns the pause that a collector asks for, in seconds or up to a date; `None` if it is neither.
-fn asked(after: &str, now_ms: u64) -> Option<Duration> {
-    let after = after.trim();
-    let pause = match after.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
-            let at = DateTimeParser::new().parse_timestamp(after).ok()?.as_millisecond();
-            Duration::from_millis(u64::try_from(at).ok()?.saturating_sub(now_ms))
-        }
-    };
-    Some(pause.min(LONGEST))
-}
-
 /// Reads what a collector refused of a message that it took. An answer that cannot be read refuses
 /// nothing.
 async fn refused(answer: Response) -> Refused {
@@ -139,28 +125,4 @@ async fn refused(answer: Response) -> Refused {
     let partial = Answer::decode(&*body).ok().and_then(|it| it.partial_success).unwrap_or_default();
     let items = u64::try_from(partial.rejected).unwrap_or(0);
     Refused { items, reason: partial.error_message }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_collector_asks_for_a_pause_in_seconds_or_up_to_a_date() {
-        let now_ms = 784_111_777_000;
-        for (after, seconds) in [
-            ("0", Some(0)),
-            (" 7 ", Some(7)),
-            ("86400", Some(60)),
-            ("Sun, 06 Nov 1994 08:49:47 GMT", Some(10)),
-            ("Sun, 06 Nov 1994 08:49:27 GMT", Some(0)),
-            ("Mon, 06 Nov 1995 08:49:37 GMT", Some(60)),
-            ("-1", None),
-            ("1.5", None),
-            ("99999999999999999999999", None),
-            ("soon", None),
-        ] {
-            assert_eq!(asked(after, now_ms), seconds.map(Duration::from_secs), "{after}");
-        }
-    }
 }

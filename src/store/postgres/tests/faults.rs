@@ -15,6 +15,23 @@ use crate::{
     },
 };
 
+/// The statement that breaks the connection it comes over.
+const BREAK: &str = "PERFORM pg_terminate_backend(pg_backend_pid())";
+/// The statement that fails as one does for which the server has no memory.
+const NO_MEMORY: &str = "RAISE EXCEPTION 'out of memory' USING ERRCODE = '53200'";
+
+/// Runs statements before each row of a write, as a part of it. A number of `moonswarm.writes` is
+/// taken for good, also by a write that is not committed.
+fn before_each(home: &Home, write: &str, statements: &str) {
+    home.database.sql(&format!(
+        "CREATE SEQUENCE moonswarm.writes;
+         CREATE FUNCTION moonswarm.interferes() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN {statements}; RETURN NEW; END $$;
+         CREATE TRIGGER interferes BEFORE {write} FOR EACH ROW
+             EXECUTE FUNCTION moonswarm.interferes()"
+    ));
+}
+
 fn counted(value: &str) -> Write {
     Write::PutState {
         scope: "global".to_owned(),
@@ -52,14 +69,19 @@ fn a_commit_whose_answer_is_lost_is_made_once() {
 
 #[test]
 fn a_batch_that_breaks_every_connection_is_refused_and_those_beside_it_are_committed() {
+    only_what_does_it_is_refused(BREAK);
+}
+
+#[test]
+fn a_batch_for_which_there_is_no_memory_is_refused_and_those_beside_it_are_committed() {
+    only_what_does_it_is_refused(NO_MEMORY);
+}
+
+fn only_what_does_it_is_refused(harm: &str) {
     let Some(home) = Home::new() else { return };
     let store = home.open();
-    home.database.sql(
-        "CREATE FUNCTION moonswarm.die() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$;
-         CREATE TRIGGER die BEFORE INSERT ON moonswarm.kept FOR EACH ROW
-             WHEN (NEW.key = 'deadly'::bytea) EXECUTE FUNCTION moonswarm.die()",
-    );
+    let deadly = format!("IF NEW.key = 'deadly'::bytea THEN {harm}; END IF");
+    before_each(&home, "INSERT ON moonswarm.kept", &deadly);
     let keep = |key: &str| {
         let (layer, key, value) = ("l".to_owned(), key.to_owned(), "1".to_owned());
         batch(vec![], None, vec![Write::PutKept { layer, key, value, expires_ms: None }])
@@ -76,24 +98,22 @@ fn a_batch_that_breaks_every_connection_is_refused_and_those_beside_it_are_commi
 
 #[test]
 fn in_an_outage_that_breaks_many_connections_nothing_is_refused() {
+    nothing_is_refused(BREAK);
+}
+
+#[test]
+fn while_the_database_has_no_memory_for_anything_nothing_is_refused() {
+    nothing_is_refused(NO_MEMORY);
+}
+
+fn nothing_is_refused(harm: &str) {
     let Some(home) = Home::new() else { return };
     let store = home.open();
-    // The next connections break at every mark, whatever else is written. A number is taken for
-    // good.
-    home.database.sql(
-        "CREATE SEQUENCE moonswarm.marked;
-         CREATE FUNCTION moonswarm.die() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN
-                 IF nextval('moonswarm.marked') <= 6 THEN
-                     PERFORM pg_terminate_backend(pg_backend_pid());
-                 END IF;
-                 RETURN NEW;
-             END $$;
-         CREATE TRIGGER die BEFORE UPDATE ON moonswarm.marks FOR EACH ROW
-             EXECUTE FUNCTION moonswarm.die()",
-    );
+    // The next marks fail, whatever else is written.
+    let six = format!("IF nextval('moonswarm.writes') <= 6 THEN {harm}; END IF");
+    before_each(&home, "UPDATE ON moonswarm.marks", &six);
     put(&*store, vec![counted("1")]);
-    let last = home.database.sql("SELECT last_value FROM moonswarm.marked");
+    let last = home.database.sql("SELECT last_value FROM moonswarm.writes");
     assert!(last.trim().parse::<u32>().unwrap() > 6, "{last}");
     assert_eq!(store.state_value("global", "count").unwrap().unwrap().revision, 1);
     assert!(matches!(store.health(), Health::Well), "{:?}", store.health());
@@ -103,20 +123,9 @@ fn in_an_outage_that_breaks_many_connections_nothing_is_refused() {
 fn a_batch_that_is_refused_after_an_outage_does_not_leave_the_host_waiting() {
     let Some(home) = Home::new() else { return };
     let store = home.open();
-    // The first connection breaks over it, the next one refuses it. A number is taken for good.
-    home.database.sql(
-        "CREATE SEQUENCE moonswarm.tried;
-         CREATE FUNCTION moonswarm.fails() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN
-                 IF nextval('moonswarm.tried') > 1 THEN
-                     RAISE EXCEPTION 'refused';
-                 END IF;
-                 PERFORM pg_terminate_backend(pg_backend_pid());
-                 RETURN NEW;
-             END $$;
-         CREATE TRIGGER fails BEFORE INSERT ON moonswarm.kept FOR EACH ROW
-             EXECUTE FUNCTION moonswarm.fails()",
-    );
+    // The first connection breaks over it, the next one refuses it.
+    let once = "IF nextval('moonswarm.writes') > 1 THEN RAISE EXCEPTION 'refused'; END IF";
+    before_each(&home, "INSERT ON moonswarm.kept", &format!("{once}; {BREAK}"));
     let (layer, key, value) = ("l".to_owned(), "k".to_owned(), "1".to_owned());
     let refused =
         commit(&*store, vec![], None, vec![Write::PutKept { layer, key, value, expires_ms: None }]);

@@ -12,6 +12,7 @@ use super::{
         wire::Wire,
     },
     Home, fresh,
+    network::Network,
 };
 use crate::{
     protocol::Scope,
@@ -132,6 +133,19 @@ fn a_start_over_an_empty_database_waits_for_another_that_makes_the_tables() {
     open.batch("ROLLBACK").unwrap();
     let store = start.join().unwrap().unwrap();
     put(&*store, vec![meta("a")]);
+}
+
+#[test]
+fn a_transaction_that_fails_says_why_also_if_it_cannot_be_rolled_back() {
+    let Some(home) = Home::new() else { return };
+    let network = Network::before(home.database.port());
+    let url = network.through(&home.database.tcp_url(), home.database.port());
+    let wire = Wire::new(DatabaseAddress::parse(&url).unwrap()).unwrap();
+    let session = wire.starter().unwrap();
+    network.cut_before_rollback();
+    let failed = session.commit_all(&[Call::new("SELECT 1 / 0")]).unwrap_err();
+    assert!(failed.reason().contains("22012"), "{}", failed.reason());
+    assert_eq!(network.cuts(), 1);
 }
 
 #[test]
