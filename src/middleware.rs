@@ -24,6 +24,7 @@ mod exec;
 pub(crate) mod fixture;
 mod keep;
 mod layers;
+mod promise;
 mod protocol_exec;
 mod protocol_layer;
 mod protocol_store;
@@ -52,6 +53,7 @@ pub use layers::{
     CircuitBreaker, Guard, GuardSettings, Idempotency, IdempotencySettings, Means, Per, RateLimit,
     RateSettings, Redact, RedactSettings, Span,
 };
+pub(crate) use promise::Promise;
 pub use protocol_exec::ProtocolExec;
 pub use protocol_layer::ProtocolLayer;
 pub use protocol_store::ProtocolStore;

@@ -43,13 +43,15 @@ pub fn message_of(value: &Json) -> Content {
 }
 
 /// Returns the usage of an operator. Zero means that it does not track it, so zeros alone are none.
+/// A cost below zero counts as not reported.
 pub fn usage_of(metadata: &OperatorMetadata) -> Option<Usage> {
     let OperatorMetadata { tokens_in, tokens_out, cost, .. } = metadata;
-    let said = *tokens_in > 0 || *tokens_out > 0 || !cost.is_zero();
+    let is_cost = !cost.is_sign_negative();
+    let said = *tokens_in > 0 || *tokens_out > 0 || (is_cost && !cost.is_zero());
     said.then(|| Usage {
         input_tokens: Some(*tokens_in),
         output_tokens: Some(*tokens_out),
-        cost: Some(cost.normalize().to_string()),
+        cost: is_cost.then(|| cost.normalize().to_string()),
         ..Usage::default()
     })
 }
@@ -144,4 +146,19 @@ fn fell_short(reason: &ExitReason) -> Option<Failure> {
     };
     let failure = Failure::new(kind, format!("the operator stopped: {reason}"));
     Some(if retryable { failure.retryable() } else { failure })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_below_zero_is_not_reported() {
+        let mut output = OperatorOutput::new(Content::text("1"), ExitReason::Complete);
+        output.metadata.cost = "-5".parse().unwrap();
+        assert_eq!(usage_of(&output.metadata), None);
+        output.metadata.tokens_in = 1;
+        let usage = usage_of(&output.metadata).unwrap();
+        assert_eq!((usage.input_tokens, usage.cost), (Some(1), None));
+    }
 }

@@ -11,8 +11,11 @@ use std::{
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
+use super::promise::Promise;
 use crate::{
+    flow::KeyOwner,
     journal::Usage,
     protocol::{Effect, Failure, Json, LifecycleEvent, OperatorConfig, RunId, TaskId},
 };
@@ -64,6 +67,8 @@ pub struct About {
     pub tools: Vec<String>,
     /// The idempotency key of the call.
     pub idempotency_key: Option<String>,
+    /// The composite that the key belongs to, if the task is one of its members.
+    pub(crate) key_owner: Option<Arc<KeyOwner>>,
     /// The subject that started the run.
     pub principal: Arc<str>,
     /// The start of the run, in Unix milliseconds.
@@ -74,6 +79,8 @@ pub struct About {
     pub voice: Arc<dyn Voice>,
     /// The form in which results are stored; as they are if absent.
     pub(crate) storable: Option<Storable>,
+    /// The values that layers store once an engine has accepted the result; absent without one.
+    pub(crate) promises: Option<Mutex<Vec<Promise>>>,
     /// The operators that this attempt may call, once every layer has passed it.
     pub(crate) allowed: OnceLock<Option<Vec<String>>>,
     /// True if the attempt was settled in a way other than its dispatch.
@@ -100,11 +107,13 @@ impl About {
             model_call: false,
             tools: Vec::new(),
             idempotency_key: None,
+            key_owner: None,
             principal: "".into(),
             started_ms: run.created_ms(),
             used: Usage::default(),
             voice: Arc::new(Mute),
             storable: None,
+            promises: None,
             allowed: OnceLock::new(),
             over: AtomicBool::new(false),
             passed: AtomicBool::new(false),
@@ -115,6 +124,21 @@ impl About {
     /// only if the agent accepts it.
     pub(crate) fn storable(&self, output: &Json) -> Option<Json> {
         self.storable.as_ref().map_or_else(|| Some(output.clone()), |storable| storable(output))
+    }
+
+    /// Stores a value once the engine has accepted the result of the attempt; at once if there is no
+    /// engine.
+    pub(crate) fn promise(&self, promise: Promise) {
+        match &self.promises {
+            Some(promises) => promises.lock().push(promise),
+            None => promise.post(),
+        }
+    }
+
+    /// Takes what layers have promised so far.
+    pub(crate) fn take_promises(&self) -> Vec<Promise> {
+        let promises = self.promises.as_ref();
+        promises.map(|promises| std::mem::take(&mut *promises.lock())).unwrap_or_default()
     }
 
     /// Sets the operators that the attempt may call.
@@ -128,9 +152,11 @@ impl About {
         self.allowed.get().cloned()
     }
 
-    /// Marks the attempt as settled in a way other than its dispatch.
+    /// Marks the attempt as settled in a way other than its dispatch. What layers have promised with
+    /// the outcome of that is void, and the other outcome decides over the keys that they hold.
     pub(crate) fn give_up(&self) {
         self.over.store(true, Ordering::Release);
+        self.take_promises().into_iter().for_each(Promise::take_back);
     }
 
     /// Marks the dispatch as passed by every layer.
@@ -148,7 +174,7 @@ impl About {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Returns a copy with another receiver of events.
+    /// Returns a copy with another receiver of events, and without what layers have promised.
     pub(crate) fn heard_by(&self, voice: Arc<dyn Voice>) -> Self {
         Self {
             run: self.run,
@@ -164,11 +190,13 @@ impl About {
             model_call: self.model_call,
             tools: self.tools.clone(),
             idempotency_key: self.idempotency_key.clone(),
+            key_owner: self.key_owner.clone(),
             principal: Arc::clone(&self.principal),
             started_ms: self.started_ms,
             used: self.used.clone(),
             voice,
             storable: self.storable.clone(),
+            promises: self.promises.as_ref().map(|_| Mutex::default()),
             allowed: self.allowed.clone(),
             over: AtomicBool::new(self.is_over()),
             passed: AtomicBool::new(self.has_passed()),

@@ -53,6 +53,12 @@ pub trait Keep: Send + Sync {
 
     /// Queues a change after all earlier ones. A failure is logged.
     fn post(&self, change: Change);
+
+    /// Returns true if the engine stores a value that depends on an accepted result in the commit
+    /// that accepts it; else it is posted after that commit.
+    fn joins_commits(&self) -> bool {
+        false
+    }
 }
 
 /// Stores everything in memory; for tests, and for stacks without a host.

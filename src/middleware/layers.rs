@@ -7,6 +7,7 @@ pub(super) mod allow;
 pub(super) mod audit;
 pub(super) mod breaker;
 pub(super) mod budget;
+mod keyed;
 pub(super) mod memo;
 pub(super) mod rate;
 pub(super) mod redact;

@@ -8,7 +8,10 @@ use std::sync::{
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::{Dispatched, ExecCall, ExecLayer, ExecNext, PROGRAMS, message_of, taken, value_of};
+use super::{
+    Dispatched, ExecCall, ExecLayer, ExecNext, PROGRAMS, message_of, protocol_layer::answer, taken,
+    value_of,
+};
 use crate::protocol::{
     Content, EnvError, ExitReason, Failure, OperatorError, OperatorInput, OperatorOutput,
     TriggerType,
@@ -138,29 +141,26 @@ impl Rest<'_> {
                 Ok(OperatorOutput::new(Content::text(""), ExitReason::custom("parked")))
             }
             Ok(Dispatched::Done(done)) => {
-                let mut output =
-                    OperatorOutput::new(message_of(&done.output), ExitReason::Complete);
-                output.effects.clone_from(&done.effects);
-                Ok(output)
+                let (usage, effects) = (done.usage.clone(), done.effects.clone());
+                Ok(answer(message_of(&done.output), ExitReason::Complete, usage, effects))
             }
             Ok(Dispatched::Short(short)) => {
                 let text = Content::text(&*short.failure.message);
-                let mut output = OperatorOutput::new(text, ExitReason::Error);
-                output.effects.clone_from(&short.effects);
-                Ok(output)
+                let (usage, effects) = (short.usage.clone(), short.effects.clone());
+                Ok(answer(text, ExitReason::Error, usage, effects))
             }
             Err(failure) => Err(failure.message.clone()),
         };
-        let answer = match said.clone() {
+        let given = match said.clone() {
             Ok(output) => Ok(output),
             Err(message) => Err(EnvError::OperatorError(OperatorError::NonRetryable(message))),
         };
-        let known = said.map_err(|_| match &answer {
+        let known = said.map_err(|_| match &given {
             Err(error) => error.to_string(),
             Ok(_) => String::new(),
         });
         *self.came.lock().unwrap_or_else(PoisonError::into_inner) = Some((came, known));
-        answer
+        given
     }
 }
 
@@ -172,6 +172,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        journal::Usage,
         middleware::{ExecStack, ExecTerminal, TaskDone},
         protocol::{Json, RunId, TaskId},
     };
@@ -182,6 +183,7 @@ mod tests {
         Refuses,
         Swaps,
         Nothing,
+        Changes,
         AtOnce,
         GivesUp,
     }
@@ -211,6 +213,10 @@ mod tests {
                     next.run(input, spec).await
                 }
                 Self::Nothing => next.run(input, spec).await,
+                Self::Changes => {
+                    let answer = next.run(input, spec).await?;
+                    Ok(OperatorOutput { message: Content::text("changed"), ..answer })
+                }
                 Self::AtOnce => {
                     let (one, other) =
                         tokio::join!(next.run(input.clone(), spec), next.run(input, spec));
@@ -252,8 +258,19 @@ mod tests {
         args: &[&str],
         program: &Program,
     ) -> Result<String, (String, String)> {
-        let stack = ExecStack::builder().guard(ProtocolExec::new("own", Arc::new(own))).build();
-        let call = ExecCall {
+        match stack(own).run(call(args), program).await {
+            Ok(Dispatched::Done(done)) => Ok(done.output.as_str().to_owned()),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err((failure.kind, failure.message)),
+        }
+    }
+
+    fn stack(own: Own) -> ExecStack {
+        ExecStack::builder().guard(ProtocolExec::new("own", Arc::new(own))).build()
+    }
+
+    fn call(args: &[&str]) -> ExecCall {
+        ExecCall {
             run: RunId::new(1, 0),
             task: TaskId::new(1, 1, 0),
             attempt: 1,
@@ -264,12 +281,26 @@ mod tests {
             program: "ls".into(),
             args: args.iter().map(|it| (*it).to_owned()).collect(),
             env: Vec::new(),
-        };
-        match stack.run(call, program).await {
-            Ok(Dispatched::Done(done)) => Ok(done.output.as_str().to_owned()),
-            Ok(other) => panic!("{other:?}"),
-            Err(failure) => Err((failure.kind, failure.message)),
         }
+    }
+
+    /// Reports what it used.
+    struct Costs;
+
+    #[async_trait]
+    impl ExecTerminal for Costs {
+        async fn exec(&self, _: ExecCall) -> Result<Dispatched, Failure> {
+            let usage = Usage { input_tokens: Some(7), ..Usage::default() };
+            Ok(Dispatched::Done(TaskDone { usage: Some(usage), ..TaskDone::new(Json::null()) }))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_changed_keeps_its_usage() {
+        let outcome = stack(Own::Changes).run(call(&["x"]), &Costs).await;
+        let Ok(Dispatched::Done(done)) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(done.output.as_str(), "\"changed\"");
+        assert_eq!(done.usage.unwrap().input_tokens, Some(7));
     }
 
     #[tokio::test]

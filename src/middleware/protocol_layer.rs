@@ -150,7 +150,8 @@ impl DispatchNext for Rest<'_> {
     }
 }
 
-fn answer(
+/// Returns an outcome as an operator's answer, with its usage.
+pub(super) fn answer(
     message: Content,
     exit: ExitReason,
     usage: Option<Usage>,

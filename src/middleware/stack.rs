@@ -45,6 +45,10 @@ pub trait DispatchLayer: Send + Sync {
     fn settle(&self, _about: &About, _input: &Json, outcome: Settled) -> Settled {
         outcome
     }
+
+    /// Handles a step that is read again while others go on from the result of its own operator:
+    /// a delegate, say. Called on the thread that owns the run, so it must not block.
+    fn take_up(&self, _about: &About, _input: &Json) {}
 }
 
 /// Observes dispatches, outside of all other layers.
@@ -114,6 +118,11 @@ pub(super) fn settle_now(
         Ok(Dispatched::Short(short)) => layer.settle(about, input, Err(short)),
         Err(failure) => layer.settle(about, input, Err(Box::new(Short::from(failure)))),
     };
+    let is_void = about.is_over();
+    if is_void {
+        // It was settled in another way meanwhile.
+        about.give_up();
+    }
     match settled {
         Ok(done) => Ok(Dispatched::Done(done)),
         Err(short) if short.usage.is_none() && short.effects.is_empty() => Err(short.failure),
@@ -236,6 +245,15 @@ impl DispatchStack {
         outcome
     }
 
+    /// Passes a step that is read again while others go on from the result of its own operator.
+    pub(crate) fn take_up(&self, about: &About, input: &Json) {
+        for layer in self.guards.iter().rev().chain(self.transformers.iter().rev()) {
+            if catch_unwind(AssertUnwindSafe(|| layer.take_up(about, input))).is_err() {
+                tracing::error!(layer = layer.name(), "a layer panicked when it took up a step");
+            }
+        }
+    }
+
     /// Returns true if an observer looks at dispatches at present.
     pub(crate) fn is_observed(&self) -> bool {
         self.observers.iter().any(|observer| observer.is_on())
@@ -278,6 +296,8 @@ impl<'a> Next<'a> {
             let guarded = guard.dispatch(dispatch, Next { guards, ..self });
             return guarded.map_err(refused).boxed();
         }
+        // Before anybody is told of it: who leases it at once finds it so.
+        dispatch.about.pass();
         self.terminal.dispatch(dispatch)
     }
 }

@@ -46,7 +46,8 @@ pub struct GuardSettings {
     #[serde(default)]
     pub programs: Option<Vec<String>>,
     /// A Lua expression over `task` = `{agent, operator, blueprint, principal, attempt, tools,
-    /// input}`; the dispatch is refused unless the result is `true`.
+    /// input}`; the dispatch is refused unless the result is `true`. A result that is neither a
+    /// boolean nor nil is an error.
     #[serde(default)]
     pub predicate: Option<String>,
 }
@@ -103,7 +104,21 @@ fn permits(programs: &[String], program: &str) -> bool {
     }
 }
 
-/// A Lua expression, as a source for the sandbox.
+/// A task, as a predicate gets it. The input is passed on as it was written: not every document has
+/// a tree of values.
+#[derive(Serialize)]
+struct Shown<'a> {
+    agent: &'a str,
+    operator: &'a str,
+    blueprint: &'a str,
+    principal: &'a str,
+    attempt: u32,
+    tools: &'a [String],
+    input: &'a Json,
+}
+
+/// A Lua expression, as a source for the sandbox. Its agent returns true, false, or the type of
+/// another result.
 struct Predicate {
     source: Arc<Source>,
 }
@@ -119,7 +134,8 @@ impl Predicate {
         let text = format!(
             "local swarm = require(\"swarm\")\nlocal function ask(task) return ({expression}\n) end\n\
              return swarm.blueprint {{ name = \"guard\", agents = {{ guard = {{ operator = \"lua\", \
-             fn = function(task) return ask(task) and true or false end }} }}, \
+             fn = function(task) local it = ask(task) if it == swarm.null then it = nil end \
+             return if it == nil or type(it) == \"boolean\" then it == true else type(it) end }} }}, \
              flow = function() end }}"
         );
         let bundle = Bundle::from_source("predicate.lua", text)
@@ -182,16 +198,21 @@ impl Guard {
     }
 
     async fn agrees(&self, predicate: &Predicate, dispatch: &Dispatch) -> Result<bool, Failure> {
-        let task = json!({
-            "agent": &*dispatch.agent,
-            "operator": &**dispatch.route.as_ref().unwrap_or(&dispatch.operator),
-            "blueprint": &*dispatch.blueprint,
-            "principal": &*dispatch.principal,
-            "attempt": dispatch.attempt,
-            "tools": dispatch.tools,
-            "input": dispatch.input,
+        let fault = |text: String| {
+            let data = json!({ "code": "guarded", "layer": &*self.name });
+            Failure::new(kind::REFUSED, text).with_data(Json::from(data))
+        };
+        let task = Json::encode(&Shown {
+            agent: &dispatch.agent,
+            operator: dispatch.route.as_ref().unwrap_or(&dispatch.operator),
+            blueprint: &dispatch.blueprint,
+            principal: &dispatch.principal,
+            attempt: dispatch.attempt,
+            tools: &dispatch.tools,
+            input: &dispatch.input,
         });
-        let (source, task) = (Arc::clone(&predicate.source), Json::from(task));
+        let task = task.map_err(|error| fault(format!("show a task to {}: {error}", self.name)))?;
+        let source = Arc::clone(&predicate.source);
         let over = Arc::new(AtomicBool::new(false));
         let ends = Ends(Arc::clone(&over));
         let limits = TaskLimits { cpu_ms: 100, memory: 16 << 20, value: 1 << 10 };
@@ -205,10 +226,18 @@ impl Guard {
         drop(ends);
         // A predicate that fails refuses the dispatch.
         let answer = answer.map_err(|failure| {
-            let message = format!("the predicate of {} failed: {}", self.name, failure.message);
-            Failure::new(kind::REFUSED, message)
+            fault(format!("the predicate of {} failed: {}", self.name, failure.message))
         })?;
-        Ok(answer.as_str() == "true")
+        match answer.as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            other => Err(fault(format!(
+                "the predicate of {} returned a {}, and only `true` permits a task; write a \
+                 comparison, such as `task.attempt < 3`",
+                self.name,
+                other.trim_matches('"')
+            ))),
+        }
     }
 }
 
@@ -341,11 +370,45 @@ mod tests {
             ("task.agent == 'counter' and task.input.n > 1", true),
             ("task.input.n > 5", false),
             ("nil", false),
+            ("task.input.none", false),
+            ("(function() local it = task.input.n > 1 end)()", false),
             ("task.input.missing.deeper", false),
             ("(function() while true do end end)()", false),
         ] {
-            let dispatch = fixture::dispatch(r#"{"n":2}"#);
+            let dispatch = fixture::dispatch(r#"{"n":2,"none":null}"#);
             assert_eq!(allows(json!({"predicate": predicate}), dispatch), expected, "{predicate}");
+        }
+    }
+
+    #[test]
+    fn a_predicate_that_returns_neither_true_nor_false_is_an_error_that_names_the_type() {
+        for (predicate, returned) in [
+            ("task.agent", "a string"),
+            ("task.input", "a number"),
+            ("0", "a number"),
+            ("'true'", "a string"),
+            ("task", "a table"),
+            ("function() return true end", "a function"),
+        ] {
+            let stack =
+                DispatchStack::builder().guard(guard(json!({"predicate": predicate}))).build();
+            let outcome = stack.run(fixture::dispatch("1"), &fixture::Echo).now_or_never();
+            let failure = outcome.unwrap().unwrap_err();
+            assert!(failure.is(kind::REFUSED) && !failure.retryable, "{failure}");
+            let expected = format!("the predicate of guard returned {returned}, ");
+            assert!(failure.message.starts_with(&expected), "{failure}");
+            assert_eq!(failure.data.unwrap().to_value()["code"], "guarded");
+        }
+    }
+
+    #[test]
+    fn a_predicate_refuses_an_input_that_it_cannot_see() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        for input in ["1e999", &*deep] {
+            for predicate in ["task.input == nil", "task.input ~= nil"] {
+                let dispatch = fixture::dispatch(input);
+                assert!(!allows(json!({"predicate": predicate}), dispatch), "{predicate} {input}");
+            }
         }
     }
 

@@ -4,24 +4,32 @@
 //! |---|---|---|---|
 //! | closed | passes | resets the count | counts; the last one opens |
 //! | open | is refused until the cooldown is over; then it is the probe | | |
-//! | probing | is refused | closes | opens again |
+//! | probing | is refused | that of the probe closes | that of the probe opens again |
+//!
+//! What another layer answers or refuses says nothing of the operator, and does not count.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
+use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Means, Span, rate::Key};
+use super::{
+    Means, Span,
+    keyed::{Count, Keyed},
+    rate::Key,
+};
 use crate::{
-    middleware::{
-        About, Change, Dispatch, DispatchLayer, Dispatched, Next, Settled, stack::settle_now,
-    },
+    middleware::{About, Dispatch, DispatchLayer, Dispatched, Next, Settled, stack::settle_now},
     protocol::{
         DurationMs, EventSource, Failure, Json, LifecycleEvent, ObservableEvent, failure::kind,
     },
 };
+
+/// The time for which the count of a key is stored after its last failure, in milliseconds: 30
+/// days. Those who start runs make the keys, and most are never used again.
+const KEPT_MS: u64 = 30 * 86_400_000;
 
 /// The settings of `kind = "circuit_breaker"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -63,14 +71,20 @@ struct Circuit {
     probe: Option<(String, u32)>,
 }
 
+impl Count for Circuit {
+    fn rank(&self, _: u64) -> u8 {
+        match (self.open_until_ms, self.failures) {
+            (Some(_), _) => 2,
+            (None, failures) => u8::from(failures > 0),
+        }
+    }
+}
+
 /// Pauses dispatches to an operator after repeated failures.
 #[derive(Clone)]
 pub struct CircuitBreaker {
-    name: String,
     settings: BreakerSettings,
-    means: Means,
-    /// The keys that were read from storage. None is removed: what is stored may be older.
-    circuits: Arc<Mutex<HashMap<String, Circuit>>>,
+    circuits: Keyed<Circuit>,
 }
 
 /// What the end of an attempt says of its operator.
@@ -84,40 +98,12 @@ enum Verdict {
 impl CircuitBreaker {
     /// Creates a breaker from `settings`.
     pub fn new(name: &str, settings: BreakerSettings, means: Means) -> Self {
-        let circuits = means.memory(name);
-        Self { name: name.to_owned(), settings, means, circuits }
-    }
-
-    /// Reads the stored state of a key, once.
-    async fn load(&self, key: &str) -> Result<(), Failure> {
-        if self.circuits.lock().contains_key(key) {
-            return Ok(());
-        }
-        let kept = self.means.keep.read(&self.name, key).await?;
-        let kept = kept.and_then(|it| it.decode::<Circuit>().ok()).unwrap_or_default();
-        self.circuits.lock().entry(key.to_owned()).or_insert(kept);
-        Ok(())
-    }
-
-    fn count(&self, key: &str, about: &About, verdict: Verdict) {
-        match verdict {
-            Verdict::Good => self.succeeded(key, about),
-            Verdict::Bad => self.failed(key, about),
-            Verdict::Neither => {
-                if let Some(circuit) = self.circuits.lock().get_mut(key)
-                    && circuit.is_probe(about)
-                {
-                    circuit.probe = None;
-                }
-            }
-        }
+        Self { settings, circuits: Keyed::new(name, means) }
     }
 
     /// Admits an attempt, or returns the remaining time in milliseconds.
-    fn admit(&self, key: &str, about: &About) -> Result<(), u64> {
-        let now = self.means.clock.now_ms();
-        let mut circuits = self.circuits.lock();
-        let circuit = circuits.entry(key.to_owned()).or_default();
+    fn admit(&self, circuit: &mut Circuit, about: &About) -> Result<(), u64> {
+        let now = self.circuits.means.clock.now_ms();
         match circuit.open_until_ms {
             None => Ok(()),
             // A clock that was set back does not keep the circuit open for longer than the
@@ -133,46 +119,42 @@ impl CircuitBreaker {
         }
     }
 
-    fn succeeded(&self, key: &str, about: &About) {
-        let mut circuits = self.circuits.lock();
-        let Some(circuit) = circuits.get_mut(key) else { return };
-        if circuit.failures == 0 && circuit.open_until_ms.is_none() {
-            return;
-        }
-        let was_open = circuit.open_until_ms.is_some();
-        *circuit = Circuit::default();
-        self.means.keep.post(Change::Remove { layer: self.name.clone(), key: key.to_owned() });
-        if was_open {
-            self.say(about, "circuit.closed", key);
-        }
-    }
-
-    fn failed(&self, key: &str, about: &About) {
-        let mut circuits = self.circuits.lock();
-        let circuit = circuits.entry(key.to_owned()).or_default();
-        let probed = circuit.is_probe(about);
-        circuit.failures = circuit.failures.saturating_add(1);
-        let opens = if circuit.open_until_ms.is_some() {
-            probed
-        } else {
-            circuit.failures >= self.settings.failures
-        };
+    /// Counts the end of an attempt.
+    fn count(&self, key: &str, circuit: &mut Circuit, about: &About, verdict: Verdict) {
+        let (was_open, probed) = (circuit.open_until_ms.is_some(), circuit.is_probe(about));
         if probed {
             circuit.probe = None;
         }
-        if opens {
-            circuit.open_until_ms = Some(self.means.clock.now_ms() + self.settings.cooldown.0);
-            self.say(about, "circuit.opened", key);
+        if was_open && !probed {
+            // It began before the circuit opened, or was the probe of an earlier time.
+            return;
         }
-        if let Ok(value) = Json::encode(circuit) {
-            let (layer, key) = (self.name.clone(), key.to_owned());
-            self.means.keep.post(Change::Put { layer, key, value, expires_ms: None });
+        match verdict {
+            Verdict::Neither => {}
+            Verdict::Good if circuit.failures == 0 && !was_open => {}
+            Verdict::Good => {
+                *circuit = Circuit::default();
+                self.circuits.remove(key);
+                if was_open {
+                    self.say(about, "circuit.closed", key);
+                }
+            }
+            Verdict::Bad => {
+                let now = self.circuits.means.clock.now_ms();
+                circuit.failures = circuit.failures.saturating_add(1);
+                if probed || circuit.failures >= self.settings.failures {
+                    circuit.open_until_ms = Some(now + self.settings.cooldown.0);
+                    self.say(about, "circuit.opened", key);
+                }
+                let expires_ms = circuit.open_until_ms.unwrap_or(now) + KEPT_MS;
+                self.circuits.put(key, circuit, Some(expires_ms));
+            }
         }
     }
 
     fn say(&self, about: &About, what: &str, key: &str) {
-        let age = self.means.clock.now_ms().saturating_sub(about.started_ms);
-        let data = json!({ "layer": self.name, "key": key });
+        let age = self.circuits.means.clock.now_ms().saturating_sub(about.started_ms);
+        let data = json!({ "layer": self.circuits.layer, "key": key });
         let age = DurationMs::from_millis(age);
         let mut event = ObservableEvent::new(EventSource::Hook, what, age, data);
         event.workflow_id = Some(about.run.to_string().into());
@@ -203,7 +185,7 @@ fn blames_the_operator(failure: &Failure) -> bool {
     .contains(&failure.kind.as_str())
 }
 
-/// Releases the probe when its dispatch is dropped.
+/// Releases the probe when its dispatch is dropped, or did not reach the operator.
 struct Probing<'a> {
     breaker: &'a CircuitBreaker,
     key: &'a str,
@@ -213,11 +195,10 @@ struct Probing<'a> {
 
 impl Drop for Probing<'_> {
     fn drop(&mut self) {
-        if !self.over
-            && let Some(circuit) = self.breaker.circuits.lock().get_mut(self.key)
-            && circuit.is_probe(self.about)
-        {
-            circuit.probe = None;
+        if !self.over {
+            let (breaker, key, about) = (self.breaker, self.key, self.about);
+            let release = |it: &mut Circuit| breaker.count(key, it, about, Verdict::Neither);
+            breaker.circuits.known(key, release);
         }
     }
 }
@@ -225,27 +206,31 @@ impl Drop for Probing<'_> {
 #[async_trait]
 impl DispatchLayer for CircuitBreaker {
     fn name(&self) -> &str {
-        &self.name
+        &self.circuits.layer
     }
 
     async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
         let (about, input) = (Arc::clone(&dispatch.about), dispatch.input.clone());
         let key = self.settings.per.of(&about);
-        self.load(&key).await?;
-        if about.again {
+        let admit = |circuit: &mut Circuit| match about.again {
             // An earlier dispatch of this attempt was already admitted.
-            return settle_now(self, &about, &input, next.run(dispatch).await);
-        }
-        if let Err(wait) = self.admit(&key, &about) {
+            true => Ok(()),
+            false => self.admit(circuit, &about),
+        };
+        if let Err(wait) = self.circuits.with(&key, &about.principal, admit).await? {
             let message = format!("{key} failed again and again; it is tried again in {wait} ms");
-            let data =
-                json!({ "code": "circuit_open", "layer": self.name, "retry_after_ms": wait });
+            let data = json!({
+                "code": "circuit_open", "layer": self.circuits.layer, "retry_after_ms": wait,
+            });
             let failure = Failure::new(kind::OPERATOR_UNAVAILABLE, message).retryable();
             return Err(failure.with_data(Json::from(data)));
         }
         let mut probing = Probing { breaker: self, key: &key, about: &about, over: false };
         let outcome = next.run(dispatch).await;
-        probing.over = true;
+        probing.over = about.has_passed();
+        if !probing.over {
+            return outcome;
+        }
         settle_now(self, &about, &input, outcome)
     }
 
@@ -256,20 +241,26 @@ impl DispatchLayer for CircuitBreaker {
             Err(short) if blames_the_operator(&short.failure) => Verdict::Bad,
             Err(_) => Verdict::Neither,
         };
-        let is_loaded = self.circuits.lock().contains_key(&key);
-        let Some(tasks) = self.means.tasks.as_ref().filter(|_| !is_loaded) else {
-            self.count(&key, about, verdict);
+        let count = |circuit: &mut Circuit| self.count(&key, circuit, about, verdict);
+        if self.circuits.known(&key, count).is_some() {
             return outcome;
-        };
-        // It was dispatched before the host started. What was counted then is read first, which
-        // must not happen on this thread.
+        }
+        // It was dispatched before the host started, or its key was dropped since. What was counted
+        // is read first, which must not happen on this thread.
         let (layer, about) = (self.clone(), about.heard_by(Arc::clone(&about.voice)));
-        tasks.spawn(async move {
-            if let Err(error) = layer.load(&key).await {
-                tracing::warn!(layer = layer.name, %error, "what a layer keeps was not read");
+        let counting = async move {
+            let count = |circuit: &mut Circuit| layer.count(&key, circuit, &about, verdict);
+            if let Err(error) = layer.circuits.with(&key, &about.principal, count).await {
+                let layer = &layer.circuits.layer;
+                tracing::warn!(layer, %error, "what a layer keeps was not read");
             }
-            layer.count(&key, &about, verdict);
-        });
+        };
+        match &self.circuits.means.tasks {
+            Some(tasks) => {
+                tasks.spawn(counting);
+            }
+            None => _ = counting.now_or_never(),
+        }
         outcome
     }
 }
@@ -278,15 +269,15 @@ impl DispatchLayer for CircuitBreaker {
 mod tests {
     use std::time::Duration;
 
-    use futures::FutureExt;
-
     use super::*;
     use crate::{
         clock::Clock,
         middleware::{
             DispatchStack, Keep, MemoryKeep, TaskDone, Voice,
             fixture::{self, Does, Heard},
+            layers::keyed::KEYS,
         },
+        protocol::TaskId,
         tasks::Tasks,
     };
 
@@ -315,14 +306,20 @@ mod tests {
         }
 
         fn stack_over(&self, means: Means) -> DispatchStack {
-            let settings = json!({"failures": 2, "cooldown": "10s"});
-            let settings = serde_json::from_value(settings).unwrap();
-            DispatchStack::builder().guard(CircuitBreaker::new("breaker", settings, means)).build()
+            DispatchStack::builder().guard(breaker("breaker", 2, means)).build()
         }
 
         fn dispatch(&self) -> Dispatch {
             let voice = Arc::clone(&self.heard) as Arc<dyn Voice>;
             fixture::with("1", |about| about.voice = voice)
+        }
+
+        /// Parks the attempt of another task, and returns it.
+        fn parks(&self, stack: &DispatchStack, step: u32) -> Arc<About> {
+            let dispatch = fixture::with("1", |about| about.task = TaskId::new(7, step, 0));
+            let about = Arc::clone(&dispatch.about);
+            stack.run(dispatch, &fixture::Parks).now_or_never().unwrap().unwrap();
+            about
         }
 
         /// Returns true if the operator was reached.
@@ -337,6 +334,15 @@ mod tests {
     }
 
     const BAD: Result<(), &str> = Err("worker");
+
+    fn breaker(name: &str, failures: u32, means: Means) -> CircuitBreaker {
+        let settings = json!({"failures": failures, "cooldown": "10s"});
+        CircuitBreaker::new(name, serde_json::from_value(settings).unwrap(), means)
+    }
+
+    fn succeeds(stack: &DispatchStack, about: &About) {
+        stack.settle(about, &Json::null(), Ok(TaskDone::new(Json::null()))).unwrap();
+    }
 
     #[test]
     fn failures_in_a_row_open_it_and_a_probe_closes_it() {
@@ -372,12 +378,58 @@ mod tests {
         let stack = world.stack();
         assert!(world.reaches(&stack, BAD) && world.reaches(&stack, BAD));
         world.clock.advance(Duration::from_secs(10));
-        let probe = world.dispatch();
-        let about = Arc::clone(&probe.about);
-        stack.run(probe, &fixture::Parks).now_or_never().unwrap().unwrap();
+        let probe = world.parks(&stack, 4);
         assert!(!world.reaches(&stack, Ok(())));
-        stack.settle(&about, &Json::null(), Ok(TaskDone::new(Json::null()))).unwrap();
+        succeeds(&stack, &probe);
         assert!(world.reaches(&stack, Ok(())));
+    }
+
+    #[test]
+    fn only_the_probe_decides_about_a_circuit_that_is_open() {
+        let world = World::new();
+        let stack = world.stack();
+        let late = world.parks(&stack, 4);
+        assert!(world.reaches(&stack, BAD) && world.reaches(&stack, BAD));
+        succeeds(&stack, &late);
+        assert!(!world.reaches(&stack, Ok(())), "it began before the circuit opened");
+        world.clock.advance(Duration::from_secs(10));
+        let probe = world.parks(&stack, 5);
+        let failure = Failure::new(kind::CANCELED, "on purpose");
+        assert!(stack.settle(&probe, &Json::null(), Err(Box::new(failure.into()))).is_err());
+        world.parks(&stack, 6);
+        succeeds(&stack, &late);
+        succeeds(&stack, &probe);
+        assert!(!world.reaches(&stack, Ok(())), "another one is the probe now");
+    }
+
+    #[test]
+    fn what_another_layer_answers_or_refuses_does_not_count() {
+        let world = World::new();
+        let means = Means::of(Arc::clone(&world.keep), world.clock.clone());
+        let host = world.stack_over(means.clone());
+        let own = DispatchStack::builder().guard(breaker("own", 1, means)).build();
+        let both = DispatchStack::builder().with(&host).with(&own).build();
+        assert!(world.reaches(&both, BAD));
+        for _ in 0..3 {
+            assert!(!world.reaches(&both, BAD), "its own circuit is open");
+        }
+        assert!(world.reaches(&host, Ok(())), "the host's is not");
+    }
+
+    #[test]
+    fn an_open_circuit_stays_open_among_any_number_of_keys() {
+        let world = World::new();
+        let means = Means::of(Arc::clone(&world.keep), world.clock.clone());
+        let circuits = Keyed::<Circuit>::new("breaker", means.clone());
+        let stack = world.stack_over(means);
+        assert!(world.reaches(&stack, BAD) && world.reaches(&stack, BAD));
+        let fails = Does::new(|_| Err(Failure::new("worker", "on purpose")));
+        for key in 0..KEYS * 2 {
+            let other = fixture::with("1", |about| about.operator = key.to_string().into());
+            assert!(stack.run(other, &fails).now_or_never().unwrap().is_err());
+        }
+        assert!(circuits.len() <= KEYS && circuits.known("echo", |_| ()).is_some());
+        assert!(!world.reaches(&stack, Ok(())));
     }
 
     #[test]
@@ -416,6 +468,19 @@ mod tests {
         assert!(!world.reaches(&restarted, Ok(())));
         world.clock.advance(Duration::from_secs(10));
         assert!(world.reaches(&restarted, Ok(())));
+    }
+
+    #[test]
+    fn what_was_counted_long_ago_is_not_stored_any_more() {
+        let world = World::new();
+        assert!(world.reaches(&world.stack(), BAD));
+        world.clock.advance(Duration::from_secs(29 * 86_400));
+        assert!(world.reaches(&world.stack(), BAD));
+        assert!(!world.reaches(&world.stack(), BAD), "it is open");
+        world.clock.advance(Duration::from_secs(31 * 86_400));
+        let stack = world.stack();
+        assert!(world.reaches(&stack, BAD) && world.reaches(&stack, BAD), "it counts anew");
+        assert!(!world.reaches(&stack, BAD));
     }
 
     #[test]

@@ -223,6 +223,19 @@ struct Counts {
     loaded: bool,
 }
 
+impl Counts {
+    /// Returns the window of a time, which begins with nothing used and nobody warned. A clock that
+    /// was set back into the window before does not begin that one again.
+    fn window_at(&mut self, now_ms: u64, length: u64) -> &mut Window {
+        let start_ms = now_ms - now_ms % length;
+        if ![start_ms, start_ms + length].contains(&self.window.start_ms) {
+            self.window = Window { start_ms, spent: Spent::default() };
+            self.warned.clear();
+        }
+        &mut self.window
+    }
+}
+
 #[derive(Default)]
 struct Memory {
     counts: Mutex<Counts>,
@@ -273,13 +286,7 @@ impl Budget {
     async fn window(&self, length: u64) -> Result<Spent, Failure> {
         self.load(length).await?;
         let now = self.means.clock.now_ms();
-        let start_ms = now - now % length;
-        let mut memory = self.memory.counts.lock();
-        if memory.window.start_ms != start_ms {
-            memory.window = Window { start_ms, spent: Spent::default() };
-            memory.warned.clear();
-        }
-        Ok(memory.window.spent)
+        Ok(self.memory.counts.lock().window_at(now, length).spent)
     }
 
     /// Adds the stored usage of the window to what was counted since the start, once.
@@ -299,10 +306,9 @@ impl Budget {
             return Ok(());
         }
         let counted = memory.window.spent;
-        if kept.start_ms == memory.window.start_ms {
-            memory.window.spent.add(kept.spent);
-        } else if kept.start_ms > memory.window.start_ms {
+        if kept.start_ms >= memory.window.start_ms {
             memory.window = kept;
+            memory.window.spent.add(counted);
         }
         if counted != Spent::default() {
             self.post(memory.window, length);
@@ -475,12 +481,7 @@ impl Budget {
             spent.add(more);
             return *spent;
         };
-        let now = self.means.clock.now_ms();
-        let start_ms = now - now % length;
-        if memory.window.start_ms != start_ms {
-            memory.window = Window { start_ms, spent: Spent::default() };
-        }
-        memory.window.spent.add(more);
+        memory.window_at(self.means.clock.now_ms(), length).spent.add(more);
         if memory.loaded {
             // Posted under the lock, so that the last stored value is the last counted one.
             self.post(memory.window, length);

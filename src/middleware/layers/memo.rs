@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use super::{Means, Span, allow::any_fits};
 use crate::{
     middleware::{
-        About, Change, Dispatch, DispatchLayer, Dispatched, Next, Settled, TaskDone,
+        About, Change, Dispatch, DispatchLayer, Dispatched, Next, Promise, Settled, TaskDone,
         stack::settle_now,
     },
-    protocol::{Failure, Json, failure::kind},
+    protocol::{Failure, Json, RunId, TaskId, failure::kind},
 };
 
 /// The settings of `kind = "cache"`.
@@ -80,9 +80,14 @@ fn question(about: &About, input: &Json) -> String {
     hash(&[&about.version, &about.agent, &about.operator, input.as_str()])
 }
 
-/// Returns the hash of a request, whatever version of its blueprint makes it.
+/// Returns the hash of the request that a key belongs to, whatever version of its blueprint makes
+/// it.
 fn asked(about: &About, input: &Json) -> String {
-    hash(&[&about.agent, &about.operator, input.as_str()])
+    let (operator, input) = match &about.key_owner {
+        Some(whole) => (&whole.operator, &whole.input),
+        None => (&about.operator, input),
+    };
+    hash(&[&about.agent, operator, input.as_str()])
 }
 
 fn hash(parts: &[&str]) -> String {
@@ -139,8 +144,33 @@ struct Answered {
 
 struct UnderWay {
     question: String,
-    by: (String, u32),
+    /// The step that has the key.
+    step: (RunId, u32),
+    /// The attempts of its tasks; a composite has several.
+    by: HashMap<TaskId, u32>,
     over: watch::Sender<()>,
+}
+
+/// A task, and the number of its attempt.
+type By = (TaskId, u32);
+
+/// The steps that have a key at present.
+type Keys = Mutex<HashMap<String, UnderWay>>;
+
+/// Releases the key of an attempt that is over; steps that wait for it check again.
+fn let_go(keys: &Keys, key: &str, by: &By) {
+    let mut under_way = keys.lock();
+    let Some(it) = under_way.get_mut(key) else { return };
+    if it.by.get(&by.0) == Some(&by.1) {
+        it.by.remove(&by.0);
+    }
+    if it.by.is_empty() {
+        under_way.remove(key);
+    }
+}
+
+fn by(about: &About) -> By {
+    (about.task, about.attempt)
 }
 
 /// Executes dispatches with the same `idempotency_key` once.
@@ -148,7 +178,7 @@ pub struct Idempotency {
     name: String,
     settings: IdempotencySettings,
     means: Means,
-    under_way: Arc<Mutex<HashMap<String, UnderWay>>>,
+    under_way: Arc<Keys>,
 }
 
 /// The next action for a key.
@@ -166,30 +196,36 @@ impl Idempotency {
 
     fn turn(&self, key: &str, about: &About, question: &str) -> Result<KeyTurn, Failure> {
         let mut under_way = self.under_way.lock();
-        let task = about.task.to_string();
+        let number = about.key_owner.as_ref().map_or(about.task.step(), |whole| whole.step);
+        let step = (about.run, number);
         if let Some(other) = under_way.get_mut(key) {
             if other.question != question {
                 return Err(mismatch(key));
             }
-            if other.by.0 != task {
+            if other.step != step {
                 return Ok(KeyTurn::Wait(other.over.subscribe()));
             }
-            other.by.1 = about.attempt;
+            other.by.insert(about.task, about.attempt);
             return Ok(KeyTurn::Mine);
         }
         let (over, _) = watch::channel(());
-        let by = (task, about.attempt);
-        under_way.insert(key.to_owned(), UnderWay { question: question.to_owned(), by, over });
+        let (question, by) = (question.to_owned(), HashMap::from([by(about)]));
+        under_way.insert(key.to_owned(), UnderWay { question, step, by, over });
         Ok(KeyTurn::Mine)
     }
 
-    /// Releases the key when its attempt is over; attempts that wait for it check again.
-    fn let_go(&self, key: &str, about: &About) {
-        let mut under_way = self.under_way.lock();
-        let by = (about.task.to_string(), about.attempt);
-        if under_way.get(key).is_some_and(|it| it.by == by) {
-            under_way.remove(key);
-        }
+    /// Promises to store the answer of a key.
+    fn promise(&self, about: &About, input: &Json, key: String) -> Promise {
+        let (question, storable) = (asked(about, input), about.storable.clone());
+        let (clock, ttl_ms) = (self.means.clock.clone(), self.settings.ttl.0);
+        let value_of = move |output: &Json| {
+            let output = storable.as_ref().map_or_else(|| Some(output.clone()), |it| it(output))?;
+            let value = Json::encode(&Answered { question: question.clone(), output }).ok()?;
+            Some((value, clock.now_ms() + ttl_ms))
+        };
+        let (under_way, by) = (Arc::clone(&self.under_way), by(about));
+        let (keep, of) = (Arc::clone(&self.means.keep), key.clone());
+        Promise::new(keep, (&self.name, &key), value_of, move || let_go(&under_way, &of, &by))
     }
 }
 
@@ -215,7 +251,7 @@ struct Holding<'a> {
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
         if !self.over {
-            self.layer.let_go(self.key, self.about);
+            let_go(&self.layer.under_way, self.key, &by(self.about));
         }
     }
 }
@@ -240,6 +276,10 @@ impl DispatchLayer for Idempotency {
                 }
                 return Ok(Dispatched::Done(TaskDone::new(answered.output)));
             }
+            if about.is_over() {
+                // It was settled before it had the key: nobody would release that.
+                return Err(Failure::new(kind::CANCELED, "the attempt is over"));
+            }
             if holding.is_some() {
                 break;
             }
@@ -263,18 +303,24 @@ impl DispatchLayer for Idempotency {
 
     fn settle(&self, about: &About, input: &Json, outcome: Settled) -> Settled {
         let Some(key) = key_of(about) else { return outcome };
-        if let Ok(done) = &outcome
-            && let Some(output) = about.storable(&done.output)
-        {
-            let answered = Answered { question: asked(about, input), output };
-            if let Ok(value) = Json::encode(&answered) {
-                let expires_ms = Some(self.means.clock.now_ms() + self.settings.ttl.0);
-                let (layer, key) = (self.name.clone(), key.clone());
-                self.means.keep.post(Change::Put { layer, key, value, expires_ms });
+        match &outcome {
+            // The engine may still refuse its effects, and its step may go on. Until it is known,
+            // nobody else has the key.
+            Ok(done) => {
+                let mut promise = self.promise(about, input, key);
+                promise.answer(&done.output);
+                about.promise(promise);
             }
+            Err(_) => let_go(&self.under_way, &key, &by(about)),
         }
-        self.let_go(&key, about);
         outcome
+    }
+
+    fn take_up(&self, about: &About, input: &Json) {
+        let Some(key) = key_of(about) else { return };
+        // Another step may have got it meanwhile: both are in progress then.
+        drop(self.turn(&key, about, &asked(about, input)));
+        about.promise(self.promise(about, input, key));
     }
 }
 
@@ -291,7 +337,6 @@ mod tests {
             DispatchStack, Keep, MemoryKeep,
             fixture::{self, Does},
         },
-        protocol::TaskId,
     };
 
     fn means() -> (Clock, Means) {
@@ -465,6 +510,79 @@ mod tests {
         assert_eq!(counts.calls(), 1);
     }
 
+    /// A dispatch of an engine, which says when its result is accepted.
+    fn hosted(step: u32) -> Dispatch {
+        fixture::with("1", |about| {
+            about.task = TaskId::new(7, step, 0);
+            about.idempotency_key = Some("k".into());
+            about.promises = Some(Mutex::default());
+        })
+    }
+
+    #[test]
+    fn a_result_is_remembered_once_it_is_accepted_and_its_key_is_held_until_then() {
+        let (_, means) = means();
+        let (stack, counts) = (idempotency(&means), counts());
+        let refused = hosted(1);
+        let about = Arc::clone(&refused.about);
+        stack.run(refused, &counts).now_or_never().unwrap().unwrap();
+        let mut second = stack.run(hosted(2), &counts);
+        assert!((&mut second).now_or_never().is_none(), "the first may be accepted");
+        drop(about.take_promises());
+        assert!(second.now_or_never().unwrap().is_ok());
+        assert_eq!(counts.calls(), 2);
+        let accepted = hosted(3);
+        let about = Arc::clone(&accepted.about);
+        stack.run(accepted, &counts).now_or_never().unwrap().unwrap();
+        about.take_promises().into_iter().for_each(Promise::keep);
+        assert!(stack.run(hosted(4), &counts).now_or_never().unwrap().is_ok());
+        assert_eq!(counts.calls(), 3);
+    }
+
+    #[test]
+    fn the_key_of_a_result_is_held_for_the_report_that_comes_before_it() {
+        let (_, means) = means();
+        let (stack, counts) = (idempotency(&means), counts());
+        let returned = hosted(1);
+        let (about, input) = (Arc::clone(&returned.about), returned.input.clone());
+        stack.run(returned, &counts).now_or_never().unwrap().unwrap();
+        about.give_up();
+        let reported = about.heard_by(Arc::clone(&about.voice));
+        let answer = TaskDone::new(Json::parse("2").unwrap());
+        stack.settle(&reported, &input, Ok(answer.clone())).unwrap();
+        // The attempt is over before its report is stored.
+        drop(about);
+        let mut second = stack.run(hosted(2), &counts);
+        assert!((&mut second).now_or_never().is_none(), "the report may be stored");
+        reported.take_promises().into_iter().for_each(Promise::keep);
+        assert_eq!(second.now_or_never().unwrap(), Ok(Dispatched::Done(answer)));
+        assert_eq!(counts.calls(), 1);
+    }
+
+    #[test]
+    fn the_key_of_a_result_is_held_for_the_report_that_comes_while_it_is_settled() {
+        let (_, means) = means();
+        let (stack, counts) = (idempotency(&means), counts());
+        let reports = Arc::new(Mutex::new(None::<Arc<About>>));
+        let reported = Arc::clone(&reports);
+        let returned = fixture::with("1", |about| {
+            about.task = TaskId::new(7, 1, 0);
+            about.idempotency_key = Some("k".into());
+            about.promises = Some(Mutex::default());
+            about.storable = Some(Arc::new(move |output: &Json| {
+                let about = reported.lock().take();
+                if let Some(about) = about {
+                    about.give_up();
+                }
+                Some(output.clone())
+            }));
+        });
+        *reports.lock() = Some(Arc::clone(&returned.about));
+        stack.run(returned, &counts).now_or_never().unwrap().unwrap();
+        let second = stack.run(hosted(2), &counts).now_or_never();
+        assert!(second.is_none(), "the report may be stored");
+    }
+
     /// A store whose first read takes long.
     struct Late(MemoryKeep, Mutex<Option<tokio::sync::oneshot::Receiver<()>>>);
 
@@ -511,6 +629,16 @@ mod tests {
             stack.run(dispatch, &counts).now_or_never().unwrap().unwrap();
         }
         assert_eq!(counts.calls(), 1);
+    }
+
+    #[test]
+    fn an_attempt_that_is_over_takes_no_key() {
+        let (_, means) = means();
+        let stack = idempotency(&means);
+        let over = keyed("1", 1, "k");
+        over.about.give_up();
+        assert!(stack.run(over, &fixture::Parks).now_or_never().unwrap().is_err());
+        assert!(stack.run(keyed("1", 2, "k"), &counts()).now_or_never().is_some());
     }
 
     #[test]

@@ -1,20 +1,19 @@
 //! The layer that limits the rate of dispatches.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::fmt;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::json;
 
-use super::{Means, Span};
+use super::{
+    Means, Span,
+    keyed::{Count, Keyed},
+};
 use crate::{
-    middleware::{About, Change, Dispatch, DispatchLayer, Dispatched, Next},
+    middleware::{About, Dispatch, DispatchLayer, Dispatched, Next},
     protocol::{Failure, Json, failure::kind},
 };
-
-/// The number of keys from which on those whose buckets are full enough are dropped.
-const KEYS: usize = 10_000;
 
 /// The settings of `kind = "rate_limit"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -125,21 +124,34 @@ impl RateSettings {
 struct Bucket {
     left: f64,
     at_ms: u64,
+    /// The time at which it is full again.
+    #[serde(skip)]
+    full_ms: u64,
+}
+
+/// A full one, however much it holds.
+impl Default for Bucket {
+    fn default() -> Self {
+        Self { left: f64::INFINITY, at_ms: 0, full_ms: 0 }
+    }
+}
+
+impl Count for Bucket {
+    fn rank(&self, now_ms: u64) -> u8 {
+        u8::from(self.full_ms > now_ms)
+    }
 }
 
 /// Limits the rate of dispatches.
 pub struct RateLimit {
-    name: String,
     settings: RateSettings,
-    means: Means,
-    buckets: Arc<Mutex<HashMap<String, Bucket>>>,
+    buckets: Keyed<Bucket>,
 }
 
 impl RateLimit {
     /// Creates a limit from `settings`.
     pub fn new(name: &str, settings: RateSettings, means: Means) -> Self {
-        let buckets = means.memory(name);
-        Self { name: name.to_owned(), settings, means, buckets }
+        Self { settings, buckets: Keyed::new(name, means) }
     }
 
     fn burst(&self) -> f64 {
@@ -147,16 +159,10 @@ impl RateLimit {
     }
 
     /// Takes a token: returns the time to wait in milliseconds, or as an error if it is too long.
-    fn take(&self, key: &str, now: u64) -> Result<u64, u64> {
+    fn take(&self, key: &str, bucket: &mut Bucket) -> Result<u64, u64> {
+        let now = self.buckets.means.clock.now_ms();
         let per_ms = f64::from(self.settings.rate.count) / self.settings.rate.span_ms as f64;
-        let mut buckets = self.buckets.lock();
-        if buckets.len() >= KEYS && !buckets.contains_key(key) {
-            let refilled = |it: &Bucket| it.left + now.saturating_sub(it.at_ms) as f64 * per_ms;
-            buckets.retain(|_, it| refilled(it) < self.burst() / 2.0);
-        }
-        let full = Bucket { left: self.burst(), at_ms: now };
-        let bucket = buckets.entry(key.to_owned()).or_insert(full);
-        // A clock that was set back adds and removes nothing.
+        // A clock that was set back adds and removes nothing, and counts from there.
         let passed = now.saturating_sub(bucket.at_ms) as f64;
         let left = (bucket.left + passed * per_ms).min(self.burst());
         #[expect(
@@ -166,18 +172,14 @@ impl RateLimit {
         )]
         let time_of = |tokens: f64| (tokens / per_ms).ceil() as u64;
         let wait = if left >= 1.0 { 0 } else { time_of(1.0 - left) };
-        *bucket = Bucket { left, at_ms: now.max(bucket.at_ms) };
+        *bucket = Bucket { left, at_ms: now, full_ms: now + time_of(self.burst() - left) };
         if wait > self.settings.wait.0 {
             return Err(wait);
         }
         bucket.left -= 1.0;
-        if let Ok(value) = Json::encode(bucket) {
-            // Posted under the lock, so that the last stored value is the last counted one.
-            let (layer, key) = (self.name.clone(), key.to_owned());
-            // From then on it is full, as one that is not stored.
-            let expires_ms = Some(now + time_of(self.burst()) + wait);
-            self.means.keep.post(Change::Put { layer, key, value, expires_ms });
-        }
+        bucket.full_ms = now + time_of(self.burst() - bucket.left);
+        // From then on it is full, as one that is not stored.
+        self.buckets.put(key, bucket, Some(bucket.full_ms));
         Ok(wait)
     }
 }
@@ -185,7 +187,7 @@ impl RateLimit {
 #[async_trait]
 impl DispatchLayer for RateLimit {
     fn name(&self) -> &str {
-        &self.name
+        &self.buckets.layer
     }
 
     async fn dispatch(&self, dispatch: Dispatch, next: Next<'_>) -> Result<Dispatched, Failure> {
@@ -193,21 +195,15 @@ impl DispatchLayer for RateLimit {
             return next.run(dispatch).await;
         }
         let key = self.settings.per.of(&dispatch);
-        if !self.buckets.lock().contains_key(&key) {
-            let kept = self.means.keep.read(&self.name, &key).await?;
-            if let Some(kept) = kept.and_then(|it| it.decode::<Bucket>().ok()) {
-                self.buckets.lock().entry(key.clone()).or_insert(kept);
-            }
-        }
-        let now = self.means.clock.now_ms();
-        match self.take(&key, now) {
+        let take = |bucket: &mut Bucket| self.take(&key, bucket);
+        match self.buckets.with(&key, &dispatch.about.principal, take).await? {
             Ok(0) => {}
-            Ok(wait) => self.means.clock.sleep(wait).await,
+            Ok(wait) => self.buckets.means.clock.sleep(wait).await,
             Err(wait) => {
                 let rate = self.settings.rate;
                 let message = format!("{key} gets {rate}; the next turn is in {wait} ms");
                 let data = json!({
-                    "code": "rate_limited", "layer": self.name, "retry_after_ms": wait,
+                    "code": "rate_limited", "layer": self.buckets.layer, "retry_after_ms": wait,
                 });
                 let failure = Failure::new(kind::LIMIT, message).retryable();
                 return Err(failure.with_data(Json::from(data)));
@@ -219,14 +215,14 @@ impl DispatchLayer for RateLimit {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
     use futures::{FutureExt, future::BoxFuture};
 
     use super::*;
     use crate::{
         clock::Clock,
-        middleware::{DispatchStack, Keep, MemoryKeep, fixture},
+        middleware::{DispatchStack, Keep, MemoryKeep, fixture, layers::keyed::KEYS},
     };
 
     struct World {
@@ -286,19 +282,36 @@ mod tests {
         assert!(passes(&stack, "a"));
     }
 
+    /// Takes the turn of as many keys as there is room for; returns the stack and its buckets.
+    fn crowd(world: &World) -> (DispatchStack, Keyed<Bucket>) {
+        let means = Means::of(Arc::clone(&world.keep), world.clock.clone());
+        let settings = serde_json::from_value(json!({"rate": "1/s", "wait": 0})).unwrap();
+        let layer = RateLimit::new("rate", settings, means.clone());
+        let stack = DispatchStack::builder().guard(layer).build();
+        assert!((0..KEYS).all(|key| passes(&stack, &key.to_string())));
+        (stack, Keyed::new("rate", means))
+    }
+
     #[test]
     fn keys_that_are_full_again_are_dropped() {
         let world = World::new();
-        let means = Means::of(Arc::clone(&world.keep), world.clock.clone());
-        let settings = serde_json::from_value(json!({"rate": "1/s"})).unwrap();
-        let layer = RateLimit::new("rate", settings, means);
-        for key in 0..KEYS {
-            layer.take(&key.to_string(), 1_000).unwrap();
-        }
-        layer.take("one more", 1_100).unwrap();
-        assert_eq!(layer.buckets.lock().len(), KEYS + 1, "each is owed the rest of its second");
-        layer.take("the next", 2_000).unwrap();
-        assert_eq!(layer.buckets.lock().len(), 1);
+        let (stack, buckets) = crowd(&world);
+        assert_eq!(buckets.len(), KEYS);
+        world.clock.advance(Duration::from_secs(1));
+        assert!(passes(&stack, "the next"));
+        assert_eq!(buckets.len(), 1);
+    }
+
+    #[test]
+    fn keys_over_the_bound_are_owed_the_rest_of_their_time_all_the_same() {
+        let world = World::new();
+        let (stack, buckets) = crowd(&world);
+        world.clock.advance(Duration::from_millis(100));
+        assert!(passes(&stack, "one more"));
+        assert!(buckets.len() < KEYS, "room was made");
+        let owed = (0..KEYS).filter(|key| !passes(&stack, &key.to_string())).count();
+        assert_eq!(owed, KEYS);
+        assert!(buckets.len() <= KEYS);
     }
 
     #[test]
@@ -310,6 +323,22 @@ mod tests {
         assert!(!passes(&restarted, "a"));
         world.clock.advance(Duration::from_secs(60));
         assert!(passes(&restarted, "a"));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_fills_no_bucket_and_holds_nobody_up() {
+        let world = World::new();
+        let settings = || json!({"rate": "1/m", "wait": 0});
+        let stack = world.stack(settings());
+        let now = world.clock.now_ms();
+        world.clock.set(now + 86_400_000);
+        assert!(passes(&stack, "a"));
+        world.clock.set(now);
+        assert!(!passes(&stack, "a"));
+        let restarted = world.stack(settings());
+        assert!(!passes(&restarted, "a"));
+        world.clock.advance(Duration::from_secs(60));
+        assert!(passes(&stack, "a") && passes(&restarted, "a"));
     }
 
     #[test]

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::{
     middleware::{
-        About, Dispatch, DispatchLayer, Dispatched, Next, Settled, StoreCall, StoreLayer,
-        StoreNext, StoreOp, Stored, stack::settle_now,
+        ANSWER, About, Dispatch, DispatchLayer, Dispatched, Next, Settled, StoreCall, StoreLayer,
+        StoreNext, StoreOp, Stored, message_of, stack::settle_now, value_of,
     },
-    protocol::{Effect, Failure, Json},
+    protocol::{Content, Effect, Failure, Json},
 };
 
 mod written;
@@ -62,6 +62,9 @@ const PATTERNS: usize = 1_000;
 /// The maximum compiled size of all patterns of a layer, in bytes.
 const ALL_BYTES: usize = 32 << 20;
 
+/// The maximum length of the replacement, in bytes.
+const WITH_BYTES: usize = 256;
+
 /// Reads the patterns of a layer. None is kept compiled before all are known to be within bounds.
 fn patterns<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pattern>, D::Error> {
     let texts = Vec::<String>::deserialize(from)?;
@@ -96,9 +99,27 @@ impl Serialize for Pattern {
 impl RedactSettings {
     /// Returns the reason why the settings cannot be used, if there is one.
     pub(in crate::middleware) fn fault(&self) -> Option<String> {
+        if self.with.len() > WITH_BYTES {
+            return Some(format!("`with` has more than {WITH_BYTES} bytes"));
+        }
         let idle = self.patterns.is_empty() && self.keys.is_empty();
         idle.then(|| "it needs `patterns` or `keys`".to_owned())
     }
+}
+
+/// Returns a text with `with` in place of every match; `None` if it has more than `most` bytes.
+fn replaced(pattern: &Regex, text: &str, with: &str, most: usize) -> Option<String> {
+    let (mut clean, mut end) = (String::new(), 0);
+    for found in pattern.find_iter(text) {
+        clean.push_str(&text[end..found.start()]);
+        clean.push_str(with);
+        end = found.end();
+        if clean.len() > most {
+            return None;
+        }
+    }
+    clean.push_str(&text[end..]);
+    (clean.len() <= most).then_some(clean)
 }
 
 /// Replaces what its settings match.
@@ -136,17 +157,19 @@ impl Redact {
         Self::new(name, settings)
     }
 
-    /// Returns a text without what its patterns match, if they match.
+    /// Returns a text without what its patterns match, if they match. One that would become several
+    /// times as long is replaced as a whole.
     pub fn text(&self, text: &str) -> Option<String> {
         let patterns = &self.settings.patterns;
         if patterns.is_empty() || (self.any.len() == patterns.len() && !self.any.is_match(text)) {
             return None;
         }
-        let with = regex::NoExpand(&self.settings.with);
-        let replaced = patterns.iter().fold(text.to_owned(), |text, pattern| {
-            pattern.0.replace_all(&text, with.clone()).into_owned()
-        });
-        (replaced != text).then_some(replaced)
+        let with = &self.settings.with;
+        let most = 4 * (text.len() + with.len());
+        let replace = |text: String, pattern: &Pattern| replaced(&pattern.0, &text, with, most);
+        let clean = patterns.iter().try_fold(text.to_owned(), replace);
+        let clean = clean.unwrap_or_else(|| with.clone());
+        (clean != text).then_some(clean)
     }
 
     /// Returns the text that replaces the values of a key, if it is one of the layer's.
@@ -200,25 +223,50 @@ impl Redact {
         if self.settings.output { self.json(output) } else { output }
     }
 
-    /// Replaces what its patterns and keys match in the lines that a result adds to the log.
-    fn lines(&self, effects: &mut [Effect]) {
+    /// Replaces what its patterns and keys match in the lines that a result adds to the log, and in
+    /// the answer that the history keeps with it.
+    fn effects(&self, effects: &mut [Effect]) {
         for effect in effects {
-            if let Effect::Log { message, data, .. } = effect {
-                if let Some(clean) = self.text(message) {
-                    *message = clean;
+            match effect {
+                Effect::Log { message, data, .. } => {
+                    if let Some(clean) = self.text(message) {
+                        *message = clean;
+                    }
+                    if let Some(data) = data {
+                        self.value(data);
+                    }
                 }
-                if let Some(data) = data {
-                    self.value(data);
+                Effect::Custom { effect_type, data } if effect_type.as_str() == ANSWER => {
+                    self.answer(data);
                 }
+                _ => {}
             }
         }
+    }
+
+    /// Replaces what its patterns and keys match in the message of an answer; returns true if they do.
+    fn answer(&self, data: &mut Value) -> bool {
+        let message = data.get("message").cloned().unwrap_or_default();
+        let Ok(message) = serde_json::from_value::<Content>(message) else { return false };
+        let said = value_of(&message);
+        let clean = self.json(said.clone());
+        let is_other = clean != said;
+        if is_other {
+            data["message"] = serde_json::json!(message_of(&clean));
+        }
+        is_other
     }
 
     fn failure(&self, mut failure: Failure) -> Failure {
         if let Some(clean) = self.text(&failure.message) {
             failure.message = clean;
         }
-        failure.data = failure.data.map(|data| self.json(data));
+        failure.data = failure.data.map(|data| {
+            // An answer that fell short is in it as a whole.
+            let mut told = data.to_value();
+            let is_other = told.get("exit_reason").is_some() && self.answer(&mut told);
+            self.json(if is_other { Json::from(told) } else { data })
+        });
         failure
     }
 }
@@ -246,12 +294,12 @@ impl DispatchLayer for Redact {
         match outcome {
             Ok(mut done) => {
                 done.output = self.json(done.output);
-                self.lines(&mut done.effects);
+                self.effects(&mut done.effects);
                 Ok(done)
             }
             Err(mut short) => {
                 short.failure = self.failure(short.failure);
-                self.lines(&mut short.effects);
+                self.effects(&mut short.effects);
                 Err(short)
             }
         }
@@ -287,8 +335,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        middleware::{DispatchStack, StoreStack, TaskDone, fixture},
-        protocol::LogLevel,
+        middleware::{DispatchStack, StoreStack, TaskDone, answer_of, fixture, taken},
+        protocol::{ExitReason, LogLevel, OperatorOutput},
     };
 
     fn redact(settings: Value) -> Redact {
@@ -357,6 +405,17 @@ mod tests {
     }
 
     #[test]
+    fn replacements_make_no_text_many_times_as_long() {
+        let layer = redact(json!({"patterns": [".", "."]}));
+        assert_eq!(layer.text(&"x".repeat(1_000)).as_deref(), Some("[redacted]"));
+        let layer = redact(json!({"patterns": ["x"]}));
+        assert_eq!(layer.text("x, y, x").as_deref(), Some("[redacted], y, [redacted]"));
+        let settings = json!({"keys": ["key"], "with": "x".repeat(WITH_BYTES + 1)});
+        let settings: RedactSettings = serde_json::from_value(settings).unwrap();
+        assert_eq!(settings.fault().as_deref(), Some("`with` has more than 256 bytes"));
+    }
+
+    #[test]
     fn what_has_nothing_to_hide_stays_as_it_was_written() {
         let layer = redact(json!({"patterns": ["violet"]}));
         assert_eq!(output(layer, r#"{"b": 1.50,  "a": "red"}"#), r#"{"b": 1.50,  "a": "red"}"#);
@@ -394,6 +453,26 @@ mod tests {
             (&*shown, &*hidden),
         ] {
             assert_eq!(output(layer.clone(), input), expected);
+        }
+    }
+
+    #[test]
+    fn the_answer_that_is_kept_with_a_result_is_redacted_too() {
+        let layer = redact(json!({"patterns": ["violet"], "keys": ["password"]}));
+        let about = fixture::dispatch("1").about;
+        for exit in [ExitReason::Complete, ExitReason::Error] {
+            let said = Content::text(r#"{"password":"a","x":"violet"}"#);
+            let outcome = taken(OperatorOutput::new(said, exit), true);
+            let clean = Content::text(r#"{"password":"[redacted]","x":"[redacted]"}"#);
+            let effects = match layer.settle(&about, &Json::null(), outcome) {
+                Ok(done) => done.effects,
+                Err(short) => {
+                    let data = short.failure.data.as_ref().unwrap().to_value();
+                    assert_eq!(data["message"], json!(clean));
+                    short.effects
+                }
+            };
+            assert_eq!(answer_of(None, None, effects).unwrap().message, clean);
         }
     }
 

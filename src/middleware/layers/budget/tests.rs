@@ -132,6 +132,48 @@ fn a_window_is_for_all_runs_survives_a_restart_and_ends() {
 }
 
 #[test]
+fn each_window_has_its_warning_even_if_a_late_result_begins_it() {
+    let world = World::new();
+    let stack = world.stack(json!({"usd": "1", "per": "day"}));
+    for _ in 0..2 {
+        let about = world.dispatch(|_| {}).about;
+        let done = TaskDone { usage: Some(costs("0.90")), ..TaskDone::new(Json::null()) };
+        stack.settle(&about, &Json::null(), Ok(done)).unwrap();
+        assert!(world.run(&stack, "0").is_ok() && world.run(&stack, "0").is_ok());
+        world.clock.advance(Duration::from_secs(86_400));
+    }
+    let heard = world.heard.all().join("\n");
+    assert_eq!(heard.matches("budget_warning").count(), 2, "{heard}");
+}
+
+#[test]
+fn a_clock_that_is_set_back_does_not_forget_a_window() {
+    let world = World::new();
+    let stack = world.stack(json!({"usd": "1", "per": "day"}));
+    assert!(world.run(&stack, "1").is_ok());
+    let now = world.clock.now_ms();
+    for now in [now - 86_400_000, now] {
+        world.clock.set(now);
+        assert_eq!(code(world.run(&stack, "0")), "usd");
+    }
+    world.clock.advance(Duration::from_secs(86_400));
+    assert!(world.run(&stack, "0").is_ok());
+}
+
+#[test]
+fn what_is_settled_after_a_restart_with_a_clock_that_was_set_back_counts_too() {
+    let world = World::new();
+    let settings = || json!({"usd": "1", "per": "day"});
+    assert!(world.run(&world.stack(settings()), "0.60").is_ok());
+    world.clock.set(world.clock.now_ms() - 86_400_000);
+    let restarted = world.stack(settings());
+    let about = world.dispatch(|_| {}).about;
+    let done = TaskDone { usage: Some(costs("0.40")), ..TaskDone::new(Json::null()) };
+    restarted.settle(&about, &Json::null(), Ok(done)).unwrap();
+    assert_eq!(code(world.run(&restarted, "0")), "usd");
+}
+
+#[test]
 fn what_is_settled_after_a_restart_is_added_to_the_window() {
     let world = World::new();
     let settings = || json!({"usd": "1", "per": "day"});
