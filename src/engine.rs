@@ -84,7 +84,7 @@ pub use verbs::stage::{Job, Stage, StageLimits};
 pub use verbs::state_scopes::{ScopeView, TreeItem};
 pub use verbs::stats::{StatsAsk, StatsBy, StatsItem, StatsView};
 pub use verbs::stored_state::{ChangedView, HostState, MOST_CHANGES, StateView};
-pub use verbs::transfer::Export;
+pub use verbs::transfer::{DOCUMENT_BYTES, Export};
 pub use verbs::triggers::TriggerEntry;
 pub use verbs::watches::{FileMark, Files, Watched};
 pub use view::attempts::{AttemptView, AttemptsView, DecisionView, RefusedView};

@@ -33,7 +33,12 @@ fn conclude(turn: &mut Turn<'_>, step: u32, outcome: Outcome) {
                 steps::finish_step(turn, step, outcome, None, None);
             }
         }
-        outcome => steps::finish_step(turn, step, outcome, None, None),
+        outcome => {
+            if matches!(outcome, Outcome::Completed(_)) {
+                settle::accepted(turn.run, step);
+            }
+            steps::finish_step(turn, step, outcome, None, None);
+        }
     }
 }
 

@@ -109,7 +109,7 @@ pub(crate) fn withdraw(turn: &mut Turn<'_>, number: u32, reason: &str) {
     let failure = Failure::new(kind::INTERRUPTED, reason).retryable();
     let error = settle::located(turn.run, number, failure);
     places::leave(turn, number, reason);
-    counting::close(turn.run, number, &error, None);
+    counting::close((&mut *turn.run, &turn.shared.registry), number, &error, None);
     facts::append(
         turn,
         Fact::AttemptClosed(Box::new(AttemptClosed {

@@ -14,6 +14,7 @@ use crate::{
         run::{
             answers::refuse_ended,
             due::Due,
+            perform::Perform,
             reply::{Answer, Answered, Asked},
             resident::Run,
             task::Phase,
@@ -29,7 +30,7 @@ use crate::{
     },
     fault::{self, Break},
     journal::{Outcome, Step},
-    middleware::{TaskDone, skips},
+    middleware::{Promise, TaskDone, skips},
     operator::{Delivery, Prompt, Ticket, joined},
     protocol::{Code, Failure, Json, WorkerId, failure::kind, fold::fold},
     store::Write,
@@ -126,7 +127,7 @@ fn in_good_standing(turn: &mut Turn<'_>, holder: &Holder, ask: WorkerAsk) -> Ans
         }
         WorkerAsk::Decline { reason, key } => {
             repeats::remember_decline(turn, holder, (reason.as_str(), key.as_deref()));
-            detach_worker(turn.run, holder.step);
+            detach_worker(turn, holder.step);
             let failure = Failure::new(kind::OPERATOR_UNAVAILABLE, reason).retryable();
             attempts::attempt_failed(turn, holder.step, failure, None);
             repeats::forget(turn.run);
@@ -376,6 +377,7 @@ fn take_result(
     }
     match effects::apply_effects(turn, step, &effects) {
         Ok(kept) => {
+            settle::accepted(turn.run, step);
             remember(turn, holder, &report);
             publish(turn, holder);
             steps::finish_step(turn, step, Outcome::Completed(output), kept, report.usage);
@@ -388,7 +390,7 @@ fn take_result(
 /// Remembers a report whose attempt has failed, and lets its worker end.
 fn take_failure(turn: &mut Turn<'_>, holder: &Holder, report: &Report) {
     remember(turn, holder, report);
-    detach_worker(turn.run, holder.step);
+    detach_worker(turn, holder.step);
 }
 
 /// Publishes what came with an accepted result.
@@ -397,17 +399,19 @@ fn publish(turn: &mut Turn<'_>, holder: &Holder) {
     fault::point("engine.artifact_publish");
     files::publish(turn.run, step, attempt);
     if turn.run.task(step).is_some_and(|task| task.attempt == attempt) {
-        detach_worker(turn.run, step);
+        detach_worker(turn, step);
     }
 }
 
 /// Lets go of a worker in the host whose result came through the worker API: it may end by
 /// itself.
-fn detach_worker(run: &mut Run, step: u32) {
-    let Some(task) = run.task_mut(step) else { return };
+fn detach_worker(turn: &mut Turn<'_>, step: u32) {
+    let Some(task) = turn.run.task_mut(step) else { return };
     task.reported = true;
     if let Some(live) = task.live.take() {
-        run.pending.after.performs.push(crate::engine::run::perform::Perform::Reported(live));
+        // Its delivery is recorded later than its work begins.
+        task.ran_ms = live.began.elapsed(turn.shared.clock.steady_ms());
+        turn.run.pending.after.performs.push(Perform::Reported(live));
     }
 }
 
@@ -421,6 +425,8 @@ fn refuse_result(
     keep_evidence(turn, holder, report, error.code().as_str());
     let mut error = error;
     if let Some(task) = turn.run.task_mut(holder.step) {
+        // The attempt goes on, and keeps the keys that its layers hold.
+        task.promises.drain(..).for_each(Promise::take_back);
         task.invalid += 1;
         if task.invalid >= INVALID_RESULTS {
             let message = format!("{INVALID_RESULTS} results were refused; the last: {error}");

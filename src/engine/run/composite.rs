@@ -9,8 +9,11 @@ use crate::{
         task::OpenTask,
     },
     fault,
-    flow::{CompositeAction, Course, LoopPart, TaskOpts, TaskRequest, response::LoopStop},
+    flow::{
+        CompositeAction, Course, KeyOwner, LoopPart, TaskOpts, TaskRequest, response::LoopStop,
+    },
     journal::{Outcome, Scheduled, StepKey, Usage},
+    middleware::Promise,
     operator::Composite,
     protocol::{Json, StepKind},
 };
@@ -26,17 +29,34 @@ pub(crate) struct OpenComposite {
     pub(crate) first: usize,
     /// The operators and tools that every member so far has left allowed; any if absent.
     pub(crate) allowed: Option<Vec<String>>,
+    /// What the layers store if it completes.
+    pub(crate) promises: Vec<Promise>,
 }
 
 impl OpenComposite {
-    pub(crate) fn of(task: OpenTask, composite: Composite) -> Self {
+    pub(crate) fn of(number: u32, task: OpenTask, composite: Composite) -> Self {
+        let OpenTask { mut request, operator, .. } = task;
+        if request.opts.idempotency_key.is_some() && request.opts.key_owner.is_none() {
+            let (operator, input) = (Arc::clone(&operator), request.input.clone());
+            let owner = KeyOwner { step: number, operator, input };
+            request.opts.key_owner = Some(Arc::new(owner));
+        }
         Self {
-            request: task.request,
-            operator: task.operator,
+            request,
+            operator,
             course: Course::new(composite.members().len()),
             first: composite.next(),
             composite,
             allowed: None,
+            promises: Vec::new(),
+        }
+    }
+
+    /// Takes what layers have promised with the result of a member; under each key one is stored.
+    pub(crate) fn promise(&mut self, promises: Vec<Promise>) {
+        for promise in promises {
+            self.promises.retain(|it| (&it.layer, &it.key) != (&promise.layer, &promise.key));
+            self.promises.push(promise);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::{
             task::{AgentKey, Live},
         },
     },
+    middleware::Promise,
     operator::{Claim, TaskLease, Ticket},
     protocol::{Json, RunId},
     session::Note,
@@ -55,6 +56,8 @@ pub(crate) enum Perform {
     TellSession(Note),
     /// Hands an opened task to the webhooks.
     Announce,
+    /// Stores what a layer has promised with a result that is accepted now.
+    Keep(Promise),
     /// Releases a place of an agent.
     Release(AgentKey),
 }

@@ -16,7 +16,7 @@ use crate::{
         reply::{Answer, ReplyTo},
     },
     flow::{Backoff, TaskRequest},
-    middleware::About,
+    middleware::{About, Promise},
     operator::{Backend, Inquiry, Residence},
     store::TaskRow,
 };
@@ -56,6 +56,10 @@ pub(crate) struct OpenTask {
     pub(crate) follows: Option<Box<Follows>>,
     /// The metadata of this attempt, from its dispatch until the layers have settled it.
     pub(crate) about: Option<Arc<About>>,
+    /// What the layers store if the result that they have settled is accepted.
+    pub(crate) promises: Vec<Promise>,
+    /// What they store of the step, while others go on from the result of its own operator.
+    pub(crate) first: Vec<Promise>,
     /// The tools of its operator, as the layers left them.
     pub(crate) allowed: Option<Option<Vec<String>>>,
     /// True if this attempt was dispatched before the run was loaded.
@@ -109,6 +113,8 @@ impl OpenTask {
             invalid: 0,
             reported: false,
             about: None,
+            promises: Vec::new(),
+            first: Vec::new(),
             allowed: None,
             again: false,
             graces: 0,

@@ -270,6 +270,7 @@ fn undo(failed: &mut Failed, after: After, error: &StoreError) {
             | Perform::CancelChild { .. }
             | Perform::TellParent
             | Perform::Announce
+            | Perform::Keep(_)
             | Perform::Retire { .. }
             | Perform::TellSession(_)
             | Perform::SendSignal { .. } => {}

@@ -78,6 +78,7 @@ fn perform_one(turn: &mut Turn<'_>, perform: Perform) {
             fault::point("engine.tell_session");
             turn.shared.sessions.tell(note);
         }
+        Perform::Keep(promise) => promise.keep(),
         Perform::Announce => turn.shared.announcements.added(),
         Perform::Release(agent) => {
             let next = turn.shared.capacity.release(&agent);

@@ -6,7 +6,7 @@ use crate::{
         settings::ROOM_MS,
         shard::owner::Shard,
         shared::message::{Internal, RunMsg},
-        turn::waiting,
+        turn::{settle, waiting},
     },
     memory::Level,
 };
@@ -66,8 +66,11 @@ impl Shard {
                     // What was asked for looks at what is stored, which may be from before now.
                     let known_ms = self.horizon_ms.max(self.poll.map_or(0, |poll| poll.until_ms));
                     let later = next.is_some_and(|due| due > known_ms);
-                    let run = self.runs.remove(&num);
+                    let mut run = self.runs.remove(&num);
                     drop(self.held.remove(&num));
+                    if let Some(run) = &mut run {
+                        settle::keep_held(run);
+                    }
                     if let Some(run) = run
                         && later
                         && self.recovers

@@ -183,6 +183,10 @@ impl Keep for AuditLog {
         });
         self.0.submit(change, ack);
     }
+
+    fn joins_commits(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,33 @@ async fn a_value_that_replaces_another_is_not_counted_twice() {
 }
 
 #[tokio::test]
+async fn effects_that_do_not_fit_together_leave_nothing_behind() {
+    let bench = small(100_000);
+    let body = r#"agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) ctx:run("q") return ctx.state:get("k") end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let scope = serde_json::json!({ "workflow": run.to_string() });
+    let write = |key: &str, bytes: usize| {
+        let value = "x".repeat(bytes);
+        serde_json::json!({ "type": "write_memory", "scope": scope, "key": key, "value": value })
+    };
+    let signal = serde_json::json!({
+        "type": "signal", "target": run.to_string(),
+        "payload": { "signal_type": "go", "data": 1 },
+    });
+    let effects = vec![signal, write("k", 1), write("large", 200_000)];
+    let refused = Report { effects, ..report("1") };
+    let holder = bench.holder(&leased.handle);
+    let error = bench.engine.tasks().report(&holder, refused).await.unwrap_err();
+    assert_eq!(error.code(), "invalid_result", "{error}");
+    assert!(bench.store.state(&format!("run:{run}")).unwrap().is_empty());
+    assert!(bench.report(&leased.handle, "1").await.unwrap());
+    assert_eq!(bench.ended(run).await.output.unwrap().as_str(), "null");
+    assert_eq!(bench.count(run, |fact| matches!(fact, Fact::SignalReceived(_))), 0);
+}
+
+#[tokio::test]
 async fn a_signal_too_many_is_refused_and_the_run_goes_on() {
     let bench = small(100_000);
     let run = bench.start(r#"flow = function(ctx) return (ctx:wait("go")) end"#, "null").await;

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
 use crate::{
     middleware::TaskDone,
@@ -214,4 +216,86 @@ async fn the_time_at_work_begins_with_the_work_and_not_with_its_record() {
     bench.ended(run).await;
     let steps = bench.engine.steps(&bench.admin(), run, 0, 9).await.unwrap();
     assert_eq!((steps.items[0].queued_ms, steps.items[0].ran_ms), (Some(0), Some(300)));
+}
+
+/// Hands its handle out, and leaves once its result was reported.
+struct HandsOut(tokio::sync::mpsc::Sender<String>);
+
+#[async_trait::async_trait]
+impl Backend for HandsOut {
+    fn kind(&self) -> &'static str {
+        "hands_out"
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Host
+    }
+
+    async fn execute(&self, task: Arc<Task>, _: Json) -> Result<Reply, Failure> {
+        task.reporter.begins();
+        self.0.send(task.handle.clone()).await.unwrap();
+        task.reported.cancelled().await;
+        Ok(Reply::Parked)
+    }
+}
+
+#[tokio::test]
+async fn the_time_at_work_of_a_worker_that_reports_ends_with_its_report() {
+    let clock = Clock::manual(1_700_000_000_000);
+    let (to, mut handles) = tokio::sync::mpsc::channel(1);
+    let code = Coded::default().and("hands_out", HandsOut(to));
+    let bench = Bench::open_coded(Arc::new(tempfile::tempdir().unwrap()), clock, &code);
+    let body = r#"agents = { w = { operator = "hands_out" } },
+        flow = function(ctx) return ctx:run("w") end"#;
+    let run = bench.start(body, "null").await;
+    let handle = handles.recv().await.unwrap();
+    bench.clock.advance(Duration::from_millis(300));
+    assert!(bench.report(&handle, "7").await.unwrap());
+    bench.ended(run).await;
+    let steps = bench.engine.steps(&bench.admin(), run, 0, 9).await.unwrap();
+    assert_eq!((steps.items[0].queued_ms, steps.items[0].ran_ms), (Some(0), Some(300)));
+}
+
+/// Returns the number of its call; the effect of the first one is not allowed.
+struct Oversteps(Residence, AtomicU32);
+
+#[async_trait::async_trait]
+impl Backend for Oversteps {
+    fn kind(&self) -> &'static str {
+        "oversteps"
+    }
+
+    fn residence(&self) -> Residence {
+        self.0
+    }
+
+    async fn execute(&self, task: Arc<Task>, _: Json) -> Result<Reply, Failure> {
+        let call = self.1.fetch_add(1, Ordering::SeqCst);
+        let effect = serde_json::json!({
+            "type": "write_memory", "scope": { "workflow": task.run.to_string() }, "key": "",
+            "value": 5,
+        });
+        let mut done = TaskDone::new(serde_json::json!(call).into());
+        if call == 0 {
+            done.effects.push(serde_json::from_value(effect).unwrap());
+        }
+        Ok(Reply::Done(done))
+    }
+}
+
+#[tokio::test]
+async fn what_an_operator_returns_with_refused_effects_is_no_answer_to_its_key() {
+    for residence in [Residence::Host, Residence::Inline] {
+        let clock = Clock::manual(1_700_000_000_000);
+        let code = Coded::default().and("oversteps", Oversteps(residence, AtomicU32::new(0)));
+        let bench = Bench::open_coded(Arc::new(tempfile::tempdir().unwrap()), clock, &code);
+        let body = r#"middleware = { swarm.middleware.idempotency {} },
+            agents = { w = { operator = "oversteps" } },
+            flow = function(ctx)
+                local key = { idempotency_key = "k" }
+                local _, err = ctx:try("w", 1, key)
+                return { err.kind, ctx:run("w", 1, key), ctx:run("w", 1, key) }
+            end"#;
+        assert_eq!(bench.output(body, "null").await, r#"["effect",1,1]"#, "{residence:?}");
+    }
 }

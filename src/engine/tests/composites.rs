@@ -208,6 +208,37 @@ async fn a_restart_in_the_middle_goes_on_with_the_member_it_was_at() {
 }
 
 #[tokio::test]
+async fn a_key_belongs_to_a_composite_and_not_to_its_members() {
+    for (operator, refuses, first, last) in [
+        ("fastest", None, None, "b"),
+        ("agreed", Some("b"), Some("c"), "a"),
+        ("nested", Some("a"), None, "b"),
+    ] {
+        let body = format!(
+            r#"middleware = {{ swarm.middleware.idempotency {{}} }},
+            agents = {{ it = {{ operator = "{operator}" }} }},
+            flow = function(ctx) return ctx:run("it", 1, {{ idempotency_key = "k" }}) end"#
+        );
+        let mut bench = Bench::new();
+        let run = bench.start(&body, "null").await;
+        if let Some(queue) = refuses {
+            bench.refuses(queue).await;
+        }
+        if let Some(queue) = first {
+            let leased = bench.lease(queue).await;
+            assert!(bench.report(&leased.handle, r#"{"v":2}"#).await.unwrap());
+            assert_eq!(bench.store.kept_by("it/idempotency", "", 9).unwrap().len(), 0);
+            bench = bench.restart().await;
+        }
+        let leased = bench.lease(last).await;
+        assert!(bench.report(&leased.handle, r#"{"v":2}"#).await.unwrap());
+        assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"{"v":2}"#);
+        assert_eq!(bench.store.kept_by("it/idempotency", "", 9).unwrap().len(), 1);
+        assert_eq!(bench.output(&body, "null").await, r#"{"v":2}"#, "{operator}");
+    }
+}
+
+#[tokio::test]
 async fn a_cancel_reaches_every_member() {
     let bench = Bench::new();
     let run = bench.start(&asks("nested"), "null").await;

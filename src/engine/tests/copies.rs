@@ -195,6 +195,28 @@ async fn document(bench: &Bench, run: RunId) -> Vec<u8> {
     bytes
 }
 
+#[tokio::test]
+async fn a_document_that_no_import_takes_is_refused_before_its_first_line() {
+    let bench = Bench::new();
+    let run = bench.start(WITH_FILE, "null").await;
+    bench.waiting(run, "signal").await;
+    bench.signal(run, "go", "1").await.unwrap();
+    bench.ended(run).await;
+    let refused = async |says: &str| {
+        let refused = bench.engine.histories().export(&bench.admin(), run).await.unwrap_err();
+        assert_eq!(refused.code(), "history_too_long");
+        assert!(refused.to_string().contains(says), "{refused}");
+    };
+    crate::store::tamper(bench.dir.path(), "UPDATE artifacts SET size = 140000000");
+    refused("bytes, and `import` takes at most 134217728").await;
+    let mut header = bench.store.header(run.num()).unwrap().unwrap();
+    header.seq = 99_999;
+    let expected = Some(header.cursor);
+    let longer = crate::store::RunWrite { header, expected, entries: Vec::new(), whole: true };
+    crate::store::commit(&*bench.store, Vec::new(), Some(longer), Vec::new()).await.unwrap();
+    refused("99999 entries, and `import` takes at most 99998").await;
+}
+
 const WITH_FILE: &str = r#"agents = { e = { operator = "echo" } },
     flow = function(ctx)
         local file = ctx:artifact("report.md", "hello")

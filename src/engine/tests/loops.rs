@@ -427,3 +427,19 @@ async fn a_fallback_of_models_is_a_model_and_each_of_its_calls_falls_back() {
         .count(run, |fact| matches!(fact, Fact::StepEnded { outcome: Outcome::Failed(_), .. }));
     assert_eq!(ended, 2);
 }
+
+#[tokio::test]
+async fn a_question_that_fails_is_counted_with_the_model_that_was_asked() {
+    let loops = Loops::new();
+    loops.fails(json!([{ "fail": "overloaded" }]), r#"model = "big-1""#, "").await;
+    let mut scrape = crate::metrics::Scrape::default();
+    loops.engine.counts().collect(&mut scrape);
+    let text = crate::metrics::write(&scrape, crate::metrics::Format::Prometheus);
+    for (metric, word) in [
+        ("moonswarm_model_calls_total", r#"status="failed""#),
+        ("moonswarm_model_call_failures_total", r#"kind="overloaded""#),
+    ] {
+        let line = format!(r#"{metric}{{model="big-1",operator="model",{word}}} 1"#);
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+}

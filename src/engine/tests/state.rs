@@ -327,6 +327,36 @@ async fn what_was_left_to_another_is_taken_up_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_key_has_the_value_of_its_step_where_a_worker_leaves_that_to_another() {
+    let body = r#"middleware = { swarm.middleware.idempotency {} },
+        agents = { q = { operator = "queue", queue = "q", output = s.object { n = s.integer } } },
+        flow = function(ctx) return ctx:run("q", 1, { idempotency_key = "k" }) end"#;
+    let handoff = serde_json::json!({ "type": "handoff", "operator": "queue", "state": 2 });
+    // The agent accepts the result of its own operator, or it does not.
+    let cases = [(r#"{"n":1}"#, false), ("7", false), (r#"{"n":1}"#, true), ("7", true)];
+    for (first, restarts) in cases {
+        let mut bench = Bench::new();
+        let (run, holder) = at_work(&bench, body).await;
+        let left = Report { effects: vec![handoff.clone()], ..report(first) };
+        bench.engine.tasks().report(&holder, left).await.unwrap();
+        assert_eq!(bench.store.kept_by("it/idempotency", "", 9).unwrap().len(), 0);
+        let mut runs = vec![run];
+        match restarts {
+            true => bench = bench.restart().await,
+            // It waits for the first.
+            false => runs.push(bench.start(body, "null").await),
+        }
+        let next = bench.lease("q").await;
+        assert!(bench.report(&next.handle, r#"{"n":5}"#).await.unwrap());
+        for run in runs {
+            assert_eq!(bench.ended(run).await.output.unwrap().as_str(), r#"{"n":5}"#);
+        }
+        assert_eq!(bench.store.kept_by("it/idempotency", "", 9).unwrap().len(), 1);
+        assert_eq!(bench.output(body, "null").await, r#"{"n":5}"#);
+    }
+}
+
+#[tokio::test]
 async fn the_signals_of_every_result_of_a_step_arrive_and_all_of_them_are_limited() {
     let bench = Bench::new();
     let receiver = bench

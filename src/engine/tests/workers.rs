@@ -107,6 +107,28 @@ async fn a_result_after_a_refused_one_passes_the_layers_as_well() {
 }
 
 #[tokio::test]
+async fn a_result_is_stored_under_its_key_in_the_commit_that_accepts_its_effects() {
+    let bench = Bench::new();
+    let body = r#"middleware = { swarm.middleware.idempotency {} },
+        agents = { q = { operator = "queue", queue = "q" } },
+        flow = function(ctx) return ctx:run("q", 1, { idempotency_key = "k" }) end"#;
+    let run = bench.start(body, "null").await;
+    let leased = bench.lease("q").await;
+    let kept = || bench.store.kept_by("it/idempotency", "", 9).unwrap().len();
+    let effect = serde_json::json!({
+        "type": "write_memory", "scope": { "workflow": run.to_string() }, "key": "", "value": 5,
+    });
+    let refused = Report { effects: vec![effect], ..report("1") };
+    let holder = bench.holder(&leased.handle);
+    let error = bench.engine.tasks().report(&holder, refused).await.unwrap_err();
+    assert_eq!((error.code().as_str(), kept()), ("invalid_result", 0));
+    assert!(bench.report(&leased.handle, "2").await.unwrap());
+    assert_eq!(kept(), 1);
+    bench.ended(run).await;
+    assert_eq!(bench.output(body, "null").await, "2");
+}
+
+#[tokio::test]
 async fn a_result_of_a_task_that_was_leased_before_a_restart_passes_the_layers() {
     let bench = Bench::new();
     let body = r#"middleware = {

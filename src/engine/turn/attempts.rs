@@ -56,7 +56,9 @@ pub(crate) fn finished(
     let is_open = task.about.as_ref().is_some_and(|about| about.is_over());
     if !is_open && !matches!(result, Ok(Dispatched::Parked)) {
         // The layers have settled it on the way back.
-        task.allowed = task.about.take().and_then(|about| about.allowed());
+        let about = task.about.take();
+        task.promises.extend(about.iter().flat_map(|about| about.take_promises()));
+        task.allowed = about.and_then(|about| about.allowed());
     }
     match result {
         Ok(Dispatched::Done(done)) if is_open => settled(turn, number, Ok(done)),
@@ -107,6 +109,7 @@ fn returned(turn: &mut Turn<'_>, number: u32, done: TaskDone) {
                     return;
                 }
             };
+            settle::accepted(turn.run, number);
             // A child may have sent files and left its result to its return.
             files::publish(turn.run, number, attempt);
             steps::finish_step(turn, number, Outcome::Completed(output), effects, done.usage);
@@ -188,7 +191,8 @@ pub(crate) fn attempt_over(
     };
     let attempt = task.attempt;
     places::leave(turn, number, &failure.message);
-    counting::close(turn.run, number, &failure, usage.as_ref());
+    let run = (&mut *turn.run, &turn.shared.registry);
+    counting::close(run, number, &failure, usage.as_ref());
     facts::append(
         turn,
         Fact::AttemptClosed(Box::new(AttemptClosed {

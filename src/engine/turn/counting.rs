@@ -9,8 +9,15 @@ use crate::{
     engine::run::{counted::Counted, resident::Run},
     journal::{Ending, Fact, Outcome, Usage, model_of},
     metrics::{Attempt, Counts, ModelCall},
+    operator::Registry,
     protocol::{Failure, StepKind, failure::kind},
 };
+
+/// The part of a question to a model that says which model it is for.
+#[derive(Deserialize)]
+struct Asked {
+    model: Option<String>,
+}
 
 /// The part of a trigger that is counted.
 #[derive(Deserialize)]
@@ -40,7 +47,7 @@ pub(crate) fn of_fact(run: &Run, fact: &Fact, at_ms: u64) -> Option<Counted> {
 
 /// Counts the end of a step, before it ends.
 pub(crate) fn end(
-    run: &mut Run,
+    (run, registry): (&mut Run, &Registry),
     (number, now_ms): (u32, u64),
     outcome: &Outcome,
     usage: Option<&Usage>,
@@ -54,22 +61,44 @@ pub(crate) fn end(
         Outcome::Failed(failure) => ("failed", Some(failure)),
         Outcome::Canceled(_) => ("canceled", None),
     };
+    let model = model((&*run, registry), number, Some(outcome));
     let attempt = attempt(run, number, (word, failure), usage).map(|attempt| {
-        let is_call = kind == StepKind::ModelCall;
-        let name = || attempt.agent.clone();
-        let model = is_call.then(|| model_of(outcome).unwrap_or_else(name));
-        let call = model.map(|model| ModelCall { model, ending, took_ms });
-        Counted::Attempt(Box::new(Attempt { times, call, ..attempt }))
+        let call = model.is_some().then_some(ModelCall { ending, took_ms });
+        Counted::Attempt(Box::new(Attempt { times, model, call, ..attempt }))
     });
     let step = Counted::Step { kind, ending, took_ms: Some(took_ms) };
     run.pending.after.counts.extend([step].into_iter().chain(attempt));
 }
 
 /// Counts the end of an attempt that another follows, before it ends.
-pub(crate) fn close(run: &mut Run, number: u32, failure: &Failure, usage: Option<&Usage>) {
+pub(crate) fn close(
+    (run, registry): (&mut Run, &Registry),
+    number: u32,
+    failure: &Failure,
+    usage: Option<&Usage>,
+) {
     let word = if failure.is(kind::INTERRUPTED) { "interrupted" } else { "retried" };
+    let model = model((&*run, registry), number, None);
     let attempt = attempt(run, number, (word, Some(failure)), usage);
-    run.pending.after.counts.extend(attempt.map(|it| Counted::Attempt(Box::new(it))));
+    let attempt = attempt.map(|it| Counted::Attempt(Box::new(Attempt { model, ..it })));
+    run.pending.after.counts.extend(attempt);
+}
+
+/// Returns the model of a question to one: the one that answered, else the one that was asked, else
+/// the name of the operator.
+fn model(
+    (run, registry): (&Run, &Registry),
+    number: u32,
+    outcome: Option<&Outcome>,
+) -> Option<String> {
+    let step = &run.chain.step(number)?.scheduled;
+    let task = run.task(number).filter(|_| step.kind == StepKind::ModelCall)?;
+    if let Some(answered) = outcome.and_then(model_of) {
+        return Some(answered);
+    }
+    let asked = task.request.input.decode::<Asked>().ok().and_then(|it| it.model);
+    let of_operator = || registry.get(&task.operator)?.model_source()?.model;
+    Some(asked.or_else(of_operator).unwrap_or_else(|| step.name.clone()))
 }
 
 /// Counts an attempt whose result left follow-up work, before its fact.
@@ -99,6 +128,7 @@ fn attempt(
         times: None,
         usage: usage.cloned(),
         unreported: usage.is_none() && step.delivered_ms.is_some() && reports && !is_cut_off,
+        model: None,
         call: None,
     })
 }

@@ -60,8 +60,6 @@ impl Terminal for Spawn<'_> {
             .payload
             .downcast::<Payload>()
             .map_err(|_| Failure::new(kind::REFUSED, "a layer replaced what the spawner needs"))?;
-        // Before anybody is told of it: who leases it at once finds it so.
-        dispatch.about.pass();
         dispatch.about.allow(dispatch.config.allowed_operators.clone());
         // They are set once: an attempt is dispatched once.
         let _ = payload.task.config.set(dispatch.config);

@@ -17,7 +17,7 @@ use crate::{
             facts::{self, Turn},
             scoped::is_within,
             settle,
-            state::{self, KEY_BYTES, OwnError, is_own, plain_write, state_failure},
+            state::{self, KEY_BYTES, OwnError, is_own, plain_write, run_scope, state_failure},
         },
     },
     fault,
@@ -84,7 +84,8 @@ pub(crate) fn decode_effects(
 /// Applies the effects of an accepted result, in their order; answers with what the journal
 /// keeps of them.
 ///
-/// All of them are looked at before the first is applied: a refused one leaves nothing behind.
+/// All of them are looked at before the first is applied, and the changes of the run's own state, which
+/// may still not fit, are the first and are made together: a refused one leaves nothing behind.
 pub(crate) fn apply_effects(
     turn: &mut Turn<'_>,
     step: u32,
@@ -123,6 +124,7 @@ pub(crate) fn apply_effects(
         return Err(no("a task that is skipped leaves nothing to others".to_owned()));
     }
     let kept = Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
+    change_own_state(turn, effects)?;
     for (effect, place) in effects.iter().zip(0..) {
         apply_effect(turn, step, EffectPlace { signals: sent, place }, effect)?;
         sent += u32::from(matches!(effect, Effect::Signal { .. }));
@@ -287,26 +289,15 @@ fn apply_effect(
     fault::point("engine.effect");
     let place = (step, at.place);
     match effect {
-        Effect::WriteMemory { scope, key, value, tier, lifetime, content_kind, salience, ttl } => {
-            let hints = StoreOptions {
-                tier: *tier,
-                lifetime: *lifetime,
-                content_kind: content_kind.clone(),
-                salience: *salience,
-                ttl: *ttl,
-            };
-            change_by_effect(turn, place, (scope, key), StateAct::set(value, hints))
-        }
-        Effect::DeleteMemory { scope, key } => {
-            change_by_effect(turn, place, (scope, key), StateAct::Delete)
-        }
-        Effect::LinkMemory { scope, link } => {
-            change_by_effect(turn, place, (scope, &link.from_key), StateAct::link(link))
-        }
-        Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
-            let act = StateAct::Unlink { to: to_key.clone(), relation: relation.clone() };
-            change_by_effect(turn, place, (scope, from_key), act)
-        }
+        Effect::WriteMemory { .. }
+        | Effect::DeleteMemory { .. }
+        | Effect::LinkMemory { .. }
+        | Effect::UnlinkMemory { .. } => match change_of(effect) {
+            Some(change) if change.scope != run_scope(turn.run) => {
+                change_by_effect(turn, place, change)
+            }
+            _ => Ok(()),
+        },
         Effect::Signal { target, payload } => {
             let Ok(to) = target.to_string().parse::<RunId>() else { return Ok(()) };
             let (name, payload) = (payload.signal_type.clone(), Json::from(&payload.data));
@@ -345,24 +336,66 @@ fn apply_effect(
     }
 }
 
+/// Returns the change of state that an effect is.
+fn change_of(effect: &Effect) -> Option<StateChange> {
+    let (scope, key, act) = match effect {
+        Effect::WriteMemory { scope, key, value, tier, lifetime, content_kind, salience, ttl } => {
+            let hints = StoreOptions {
+                tier: *tier,
+                lifetime: *lifetime,
+                content_kind: content_kind.clone(),
+                salience: *salience,
+                ttl: *ttl,
+            };
+            (scope, key, StateAct::set(value, hints))
+        }
+        Effect::DeleteMemory { scope, key } => (scope, key, StateAct::Delete),
+        Effect::LinkMemory { scope, link } => (scope, &link.from_key, StateAct::link(link)),
+        Effect::UnlinkMemory { scope, from_key, to_key, relation } => {
+            let act = StateAct::Unlink { to: to_key.clone(), relation: relation.clone() };
+            (scope, from_key, act)
+        }
+        _ => return None,
+    };
+    let (scope, key) = (scope.to_string(), key.clone());
+    Some(StateChange { scope, key, if_revision: None, act })
+}
+
+/// Makes the changes of the run's own state, all of them or none. There is room for the transient
+/// values of other scopes then.
+fn change_own_state(turn: &mut Turn<'_>, effects: &[Effect]) -> Result<(), Failure> {
+    let changes: Vec<StateChange> = effects.iter().filter_map(change_of).collect();
+    let state = &turn.shared.state;
+    let passing: Vec<&StateChange> =
+        changes.iter().filter(|it| is_transient(it) && !state.is_foreign(&it.scope)).collect();
+    state.make_room(&passing).map_err(|error| state_failure("write_memory", error))?;
+    let own = run_scope(turn.run);
+    let own: Vec<StateChange> = changes.into_iter().filter(|it| it.scope == own).collect();
+    if own.is_empty() {
+        return Ok(());
+    }
+    match state::change_own(turn, own) {
+        Ok(_) => Ok(()),
+        Err(OwnError::Limit(failure)) => Err(failure),
+        Err(OwnError::Full(why)) => Err(Failure::new(kind::LIMIT, why)),
+        Err(OwnError::Store(error)) => Err(state_failure("effect", error)),
+    }
+}
+
+fn is_transient(change: &StateChange) -> bool {
+    let transient = Some(Lifetime::Transient);
+    matches!(&change.act, StateAct::Put { hints, .. } if hints.lifetime == transient)
+}
+
+/// Makes a change of a scope that is not the run's own.
 fn change_by_effect(
     turn: &mut Turn<'_>,
     (step, place): (u32, u32),
-    (scope, key): (&Scope, &str),
-    act: StateAct,
+    change: StateChange,
 ) -> Result<(), Failure> {
-    let text = scope.to_string();
-    let change = StateChange { scope: text.clone(), key: key.to_owned(), if_revision: None, act };
-    if is_own(turn.run, scope) {
-        return match state::change_own(turn, vec![change]) {
-            Ok(_) => Ok(()),
-            Err(OwnError::Limit(failure)) => Err(failure),
-            Err(OwnError::Full(why)) => Err(Failure::new(kind::LIMIT, why)),
-            Err(OwnError::Store(error)) => Err(state_failure("effect", error)),
-        };
-    }
+    let (text, key) = (change.scope.as_str(), change.key.as_str());
     let state = &turn.shared.state;
-    if state.is_foreign(&text) {
+    if state.is_foreign(text) {
         // Each attempt of a step numbers its effects anew.
         let attempt = turn.run.chain.step(step).map_or(1, |step| step.attempt);
         let n = u64::from(attempt) << 32 | u64::from(place);
@@ -372,10 +405,10 @@ fn change_by_effect(
     match &change.act {
         StateAct::Put { value, hints, .. } if hints.lifetime == Some(Lifetime::Transient) => {
             return state
-                .put_transient(&text, key, value.clone(), hints)
+                .put_transient(text, key, value.clone(), hints)
                 .map_err(|error| state_failure("write_memory", error));
         }
-        StateAct::Put { .. } | StateAct::Delete => state.drop_transient(&text, key),
+        StateAct::Put { .. } | StateAct::Delete => state.drop_transient(text, key),
         StateAct::Link { .. } | StateAct::Unlink { .. } => {}
     }
     let at_ms = facts::time_of(turn);

@@ -67,12 +67,20 @@ pub(crate) fn follow_result(
     let Some(next) = follows.queue.pop_front() else {
         let value = values::fitting(&home, &follows.value())?;
         let kept = effects::apply_effects(turn, number, effects)?;
+        settle::ended(turn.run, number, &value);
         files::publish(turn.run, number, attempt);
         steps::finish_step(turn, number, Outcome::Completed(value), kept, usage);
         return Ok(());
     };
     follows.signals += effects::signals(effects);
     let effects = effects::apply_effects(turn, number, effects)?;
+    match turn.run.task_mut(number) {
+        Some(task) if task.follows.is_some() || !task.promises.is_empty() => {
+            task.first.append(&mut task.promises);
+        }
+        // For the layers it fell short, although it only waits for a person.
+        _ => settle::take_up(turn, number),
+    }
     files::publish(turn.run, number, attempt);
     fault::point("engine.follow");
     follows.current = next;
@@ -100,6 +108,7 @@ pub(crate) fn take_up_follows(turn: &mut Turn<'_>, number: u32) -> Result<(), Fa
     let follows = plan.decode().map_err(|error| {
         Failure::new(kind::REFUSED, format!("read the step's follow-ups: {error}"))
     })?;
+    settle::take_up(turn, number);
     switch(turn, number, follows)
 }
 

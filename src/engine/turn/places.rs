@@ -30,6 +30,8 @@ pub(crate) fn release(
     turn.run.timers.remove_step(number);
     if let Open::Task(task) = &mut open {
         task.about = None;
+        // Those of an accepted result are no longer here.
+        task.promises.clear();
         if let Some(live) = task.live.take() {
             turn.run.pending.after.performs.push(Perform::CancelWorker(live.cancel));
         }

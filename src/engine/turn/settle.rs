@@ -6,13 +6,16 @@ use parking_lot::Mutex;
 
 use crate::{
     engine::{
-        run::{resident::Run, task::OpenTask},
+        run::{
+            branches::composite_of, open::Open, perform::Perform, resident::Run, task::OpenTask,
+        },
         shared::{message::Internal, shards::Shared},
         turn::facts::{self, Turn},
     },
-    journal::{Decision, Fact, Outcome, Usage},
-    middleware::{About, Settled, Stacks, Storable, TaskDone, Voice},
+    journal::{Decision, Fact, Outcome, StepKey, Usage},
+    middleware::{About, Promise, Settled, Stacks, Storable, TaskDone, Voice},
     protocol::{Failure, Json, LifecycleEvent, OperatorConfig, TaskId},
+    store::Write,
 };
 
 /// The most events that a run may tell while it stays in memory; more are dropped, each with a line
@@ -103,12 +106,18 @@ pub(crate) fn about(turn: &Turn<'_>, id: TaskId, task: &OpenTask) -> (Arc<About>
         asks_people: task.asks_people,
         model_call: task.request.is_model_call(),
         tools,
-        idempotency_key: task.request.opts.idempotency_key.clone(),
+        // The key is that of the step, whose own operator was asked first.
+        idempotency_key: match task.follows {
+            None => task.request.opts.idempotency_key.clone(),
+            Some(_) => None,
+        },
+        key_owner: task.request.opts.key_owner.clone(),
         principal: Arc::clone(principal),
         started_ms,
         used: if meters { used(turn.run) } else { Usage::default() },
         voice: heard,
         storable: meters.then(|| storable(turn, task)),
+        promises: meters.then(Mutex::default),
         allowed: Default::default(),
         over: std::sync::atomic::AtomicBool::new(false),
         passed: std::sync::atomic::AtomicBool::new(false),
@@ -176,7 +185,86 @@ pub(crate) fn settle(turn: &mut Turn<'_>, number: u32, outcome: Settled) -> Sett
     let about = about.heard_by(Arc::clone(&voice) as Arc<dyn Voice>);
     let outcome = stacks_of(turn).dispatch.settle(&about, &input, outcome);
     take_said(turn, number, voice.hand_over());
+    if let Some(task) = turn.run.task_mut(number) {
+        task.promises = about.take_promises();
+    }
     outcome
+}
+
+/// The result of a task is accepted, with its effects: what the layers have promised to store of it
+/// goes into the same commit.
+pub(crate) fn accepted(run: &mut Run, number: u32) {
+    let Some(task) = run.task_mut(number) else { return };
+    let promises = std::mem::take(&mut task.promises);
+    store_of(run, number, promises);
+}
+
+/// A step whose work was that of several tasks completes with a value: what the layers have
+/// promised to store of it goes into the same commit.
+pub(crate) fn ended(run: &mut Run, number: u32, value: &Json) {
+    let mut promises = match run.open.get_mut(number) {
+        Some(Open::Task(task)) => std::mem::take(&mut task.first),
+        Some(Open::Composite(open)) => std::mem::take(&mut open.promises),
+        _ => return,
+    };
+    promises.iter_mut().for_each(|promise| promise.answer(value));
+    store_of(run, number, promises);
+}
+
+/// Lets the layers promise anew what they store of a step, before others go on from the result of
+/// its own operator.
+pub(crate) fn take_up(turn: &mut Turn<'_>, number: u32) {
+    let (Some(task), false) = (turn.run.task(number), is_plain(turn)) else { return };
+    let scheduled_ms = turn.run.chain.step(number).map_or(0, |step| step.scheduled_ms);
+    let (about, _) = about(turn, TaskId::new(turn.run.num, number, scheduled_ms), task);
+    stacks_of(turn).dispatch.take_up(&about, &task.request.input);
+    if let Some(task) = turn.run.task_mut(number) {
+        task.first = about.take_promises();
+    }
+}
+
+/// Keeps what layers hold for the steps of a run that leaves the memory: they take it up with the
+/// run.
+pub(crate) fn keep_held(run: &mut Run) {
+    for (_, open) in run.open.each_mut() {
+        if let Open::Task(task) = open {
+            task.first.drain(..).for_each(Promise::take_back);
+        }
+    }
+}
+
+fn store_of(run: &mut Run, number: u32, promises: Vec<Promise>) {
+    let key = run.chain.step(number).map(|step| step.scheduled.key.clone());
+    if let Some(key) = key {
+        store(run, &key, promises);
+    }
+}
+
+/// Stores with the next commit of a run what layers have promised of a step. That of a member is
+/// for its composite to store.
+pub(crate) fn store(run: &mut Run, key: &StepKey, promises: Vec<Promise>) {
+    if promises.is_empty() {
+        return;
+    }
+    let whole = composite_of(run, key).and_then(|(_, number)| run.open.get_mut(number));
+    if let Some(Open::Composite(open)) = whole {
+        return open.promise(promises);
+    }
+    for promise in promises {
+        // The node that drives takes no values of layers from another.
+        if promise.joins_commit()
+            && run.lent.is_none()
+            && let Some((value, expires_ms)) = &promise.value
+        {
+            run.pending.writes.push(Write::PutKept {
+                layer: promise.layer.clone(),
+                key: promise.key.clone(),
+                value: value.as_str().to_owned(),
+                expires_ms: Some(*expires_ms),
+            });
+        }
+        run.pending.after.performs.push(Perform::Keep(promise));
+    }
 }
 
 /// Passes the answer of a person to the layers.

@@ -1,5 +1,7 @@
 //! A run's own state: in memory with its run, written with the transition that changed it.
 
+use std::collections::BTreeMap;
+
 use crate::{
     engine::{
         run::{
@@ -121,25 +123,26 @@ pub(crate) fn change_own(
     let state = state_of(turn.run).map_err(OwnError::Limit)?.rows();
     let planned = plan::<StoreError>(&batch, |_, key| Ok(state.get(key).cloned()))
         .map_err(OwnError::Store)?;
-    let fresh = planned
-        .writes
-        .iter()
-        .filter(|write| matches!(write, Planned::Put { key, .. } if !state.contains_key(key)));
+    // The size of each key that is changed, after the last of its changes.
+    let mut after: BTreeMap<&str, usize> = BTreeMap::new();
+    for write in &planned.writes {
+        match write {
+            Planned::Put { key, value, .. } => {
+                after.insert(key, key.len() + value.len() + ROW);
+            }
+            Planned::Delete { key, .. } => {
+                after.insert(key, 0);
+            }
+            Planned::Link { .. } | Planned::Unlink { .. } => {}
+        }
+    }
+    let fresh = after.iter().filter(|(key, bytes)| **bytes > 0 && !state.contains_key(**key));
     if state.len() + fresh.count() > KEYS {
         let message = format!("a run has at most {KEYS} keys of state");
         return Err(OwnError::Limit(Failure::new(kind::LIMIT, message)));
     }
-    let grows: usize = planned
-        .writes
-        .iter()
-        .map(|write| match write {
-            Planned::Put { key, value, .. } => {
-                let before = state.get(key).map_or(0, |row| row_bytes(row) + ROW);
-                (key.len() + value.len() + ROW).saturating_sub(before)
-            }
-            Planned::Delete { .. } | Planned::Link { .. } | Planned::Unlink { .. } => 0,
-        })
-        .sum();
+    let before = |key: &str| state.get(key).map_or(0, |row| row_bytes(row) + ROW);
+    let grows: usize = after.iter().map(|(&key, bytes)| bytes.saturating_sub(before(key))).sum();
     if let Some(why) = weight::too_much_state(turn.run, grows) {
         return Err(OwnError::Full(why));
     }

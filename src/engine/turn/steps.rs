@@ -174,7 +174,8 @@ fn end_step(
         let canceled = Failure::new(kind::CANCELED, reason.clone());
         drop(settle::settle(turn, number, Err(Box::new(canceled.into()))));
     }
-    counting::end(turn.run, (number, now), &outcome, usage.as_ref(), additions.times());
+    let counted = (&mut *turn.run, &turn.shared.registry);
+    counting::end(counted, (number, now), &outcome, usage.as_ref(), additions.times());
     if let Some(open) = turn.run.open.remove(number) {
         let reason = match &outcome {
             Outcome::Completed(_) => "another result was accepted",

@@ -69,10 +69,14 @@ fn run_inline(turn: &mut Turn<'_>, key: &StepKey, op: &StepOp, mut task: OpenTas
                 let Outcome::Failed(failure) = outcome else { return };
                 attempts::attempt_over(turn, number, failure, None);
             } else {
+                if matches!(outcome, Outcome::Completed(_)) {
+                    settle::store(turn.run, key, about.take_promises());
+                }
                 steps::record(turn, key, op, outcome);
             }
         }
         Poll::Ready(result) => {
+            task.promises = about.take_promises();
             task.ran_ms = live.began.elapsed(turn.shared.clock.steady_ms());
             let number = steps::open(turn, key, op, Open::Task(Box::new(task)));
             attempts::finished(turn, number, 1, result);

@@ -55,7 +55,7 @@ pub(crate) fn open_of(turn: &Turn<'_>, number: u32, task: OpenTask) -> Result<Op
         return Ok(Open::Loop(Box::new(loops::loop_of(turn.run, number, task)?)));
     }
     Ok(match composite(turn.shared, &task) {
-        Some(composite) => Open::Composite(Box::new(OpenComposite::of(task, composite))),
+        Some(composite) => Open::Composite(Box::new(OpenComposite::of(number, task, composite))),
         None => Open::Task(Box::new(task)),
     })
 }
@@ -130,6 +130,9 @@ pub(crate) fn end(turn: &mut Turn<'_>, number: u32, result: Result<Json, LoopSto
         result.as_ref().map_or_else(|stop| &stop.exit, |_| &ExitReason::Complete),
     );
     let kept = result.as_ref().err().and_then(|stop| short_answer(turn.run, number, &stop.exit));
+    if let Ok(value) = &result {
+        settle::ended(turn.run, number, value);
+    }
     let outcome = match result {
         Ok(value) => Outcome::Completed(value),
         // A failure that has a step says itself where it comes from.

@@ -19,10 +19,10 @@ use crate::{
 };
 
 /// The maximum length of a history that is copied, because it is one commit.
-const MOST_ENTRIES: usize = 100_000;
+pub(crate) const MOST_ENTRIES: usize = 100_000;
 
 /// The maximum number of links of state that are copied with it.
-const MOST_LINKS: usize = 100_000;
+pub(crate) const MOST_LINKS: usize = 100_000;
 
 /// A history that becomes a run.
 pub(crate) struct Copy {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     engine::{
@@ -10,7 +10,7 @@ use crate::{
         turn::passage::Passage,
         verbs::engine::HistoryVerbs,
         verbs::{
-            copy::{Copy, fold, linked},
+            copy::{Copy, MOST_ENTRIES, MOST_LINKS, fold, linked},
             document::{Document, DocumentWriter, FORMAT, Limits, VERSION},
             document_lines::{
                 DocumentLine, EvidenceLine, File, Head, LinkLine, Source, Value, scope_of,
@@ -19,12 +19,22 @@ use crate::{
     },
     flow::StateOp,
     journal::{Chain, Decision, Entry, Fact, RunState},
-    protocol::{Failure, MemoryLink, RunId},
+    protocol::{Code, Failure, MemoryLink, RunId},
     store::{
-        BlueprintRow, EvidenceRow, Loaded, ScopeFilter, StateRow, Store, StoreError, Want, Write,
+        ArtifactRow, BlueprintRow, EvidenceRow, Loaded, ScopeFilter, StateRow, Store, StoreError,
+        Want, Write,
     },
     token::Verb,
 };
+
+/// The maximum size of a document that is imported, in bytes.
+pub const DOCUMENT_BYTES: usize = 128 << 20;
+
+/// The maximum number of entries of a document: an import adds two at most.
+const ENTRIES: usize = MOST_ENTRIES - 2;
+
+/// The maximum size of the last line, in bytes.
+const SEAL_BYTES: usize = 128;
 
 /// The number of lines that are buffered for the reader of a document.
 const AHEAD: usize = 64;
@@ -58,21 +68,32 @@ impl HistoryVerbs<'_> {
     /// goes on are those of one moment.
     ///
     /// # Errors
-    /// Fails when the caller lacks permission, or there is no such run.
+    /// Fails when the caller lacks permission, there is no such run, it cannot be read, or its
+    /// document would be larger than an import takes.
     pub async fn export(self, caller: &Caller, run: RunId) -> Result<Export, EngineError> {
         caller.may(Verb::RunExport, run)?;
-        self.engine.header(run).await?;
+        let header = self.engine.header(run).await?;
+        let entries = usize::try_from(header.seq).unwrap_or(usize::MAX);
+        fits(run, "its history has", (entries, ENTRIES, "entries"))?;
         let (to, lines) = mpsc::channel(AHEAD);
+        let (tell, told) = oneshot::channel();
         let store = Arc::clone(&self.engine.shared().store);
         let passage = self.engine.stored_state().passage(&caller.subject);
         let at = rfc3339(self.engine.shared().clock.now_ms());
         // Not awaited: it ends with the last line, or when the receiver is dropped.
         drop(self.engine.shared().tasks.spawn_blocking(move || {
-            if let Err(error) = write(&*store, &passage, run, at, &to) {
-                // The receiver may have been dropped.
+            // The receivers may have been dropped.
+            let contents = match Contents::read(&*store, &passage, run, at) {
+                Ok(contents) => contents,
+                Err(error) => return drop(tell.send(Err(error))),
+            };
+            if tell.send(Ok(())).is_ok()
+                && let Err(error) = contents.write(&*store, run, &to)
+            {
                 let _ = to.blocking_send(Err(error));
             }
         }));
+        told.await.map_err(|_| EngineError::Stopping)??;
         Ok(Export(lines))
     }
 
@@ -247,85 +268,150 @@ fn settle(entry: &mut Entry, caller: &Caller) {
     }
 }
 
-/// Writes the document of a run, line by line, until the receiver is dropped.
-fn write(
-    store: &dyn Store,
-    passage: &Passage,
-    id: RunId,
-    exported_at: String,
-    to: &mpsc::Sender<Result<Vec<u8>, StoreError>>,
-) -> Result<(), StoreError> {
-    let gone = |what: &str| StoreError::Damaged {
-        what: format!("{what} of run {id}"),
-        reason: "it is not there".to_owned(),
-    };
-    // In one snapshot: a state that is newer than the history would have the changes that the copy
-    // makes again.
-    let want = Want { rows: &|_| true, most: u64::MAX };
-    let Some(Loaded { header, rows: Some(rows) }) = store.load(id.num(), &want)? else {
-        return Err(gone("the history"));
-    };
-    let start = rows.entries.first().map_or(1, |first| first.seq);
-    // Histories that have ended do not change any more.
-    let earlier = store.window(header.num, 0, start.saturating_sub(1))?;
-    if start > 1 && earlier.is_empty() {
-        return Err(gone("the beginning of the history"));
+/// The lines of a document. The bytes of its files are read when they are written.
+#[derive(Default)]
+struct Contents {
+    before: Vec<DocumentLine>,
+    files: Vec<ArtifactRow>,
+    after: Vec<DocumentLine>,
+    /// The size of the document in bytes, with all of its lines.
+    bytes: usize,
+}
+
+impl Contents {
+    /// Reads a run, and refuses one whose document no import takes.
+    fn read(
+        store: &dyn Store,
+        passage: &Passage,
+        id: RunId,
+        exported_at: String,
+    ) -> Result<Self, EngineError> {
+        let gone = |what: &str| StoreError::Damaged {
+            what: format!("{what} of run {id}"),
+            reason: "it is not there".to_owned(),
+        };
+        // In one snapshot: a state that is newer than the history would have the changes that the
+        // copy makes again.
+        let want = Want { rows: &|_| true, most: u64::MAX };
+        let Some(Loaded { header, rows: Some(rows) }) = store.load(id.num(), &want)? else {
+            return Err(gone("the history").into());
+        };
+        let start = rows.entries.first().map_or(1, |first| first.seq);
+        // Histories that have ended do not change any more.
+        let earlier = store.window(header.num, 0, start.saturating_sub(1))?;
+        if start > 1 && earlier.is_empty() {
+            return Err(gone("the beginning of the history").into());
+        }
+        fits(id, "its history has", (earlier.len() + rows.entries.len(), ENTRIES, "entries"))?;
+        let head = Head {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            run: id.to_string(),
+            exported_at,
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let row = store.blueprint(&header.hash)?.ok_or_else(|| gone("the blueprint"))?;
+        let bundle = row.open()?;
+        let source = Source { name: row.name, hash: row.hash, bundle };
+        let mut all = Self { bytes: SEAL_BYTES, ..Self::default() };
+        all.add([DocumentLine::Run(head), DocumentLine::Blueprint(source)]);
+        let entries = earlier.into_iter().chain(rows.entries);
+        all.add(entries.map(|entry| DocumentLine::Entry(Box::new(entry))));
+        let scope = format!("run:{id}");
+        // The links may be newer than the history: to make one once more changes nothing.
+        let links = store.links(&scope)?;
+        fits(id, "its state has", (links.len(), MOST_LINKS, "links"))?;
+        all.add(state_lines(passage, &scope, rows.state?, links)?);
+        let mut filter = ScopeFilter {
+            prefix: format!("operator:{id}:"),
+            limit: SCOPES,
+            ..ScopeFilter::default()
+        };
+        loop {
+            let page = store.state_scopes(&filter)?;
+            for it in &page {
+                // Others change it too, beside the history.
+                let (values, links) = (store.state(&it.scope)?, store.links(&it.scope)?);
+                fits(id, "the state of an operator has", (links.len(), MOST_LINKS, "links"))?;
+                all.add(state_lines(passage, &it.scope, values, links)?);
+            }
+            match page.into_iter().next_back() {
+                Some(last) => filter.after = Some(last.scope),
+                None => break,
+            }
+        }
+        for row in &rows.files {
+            let data = usize::try_from(row.size).unwrap_or(usize::MAX).div_ceil(3);
+            let line = size(&DocumentLine::Artifact(File::new(row, &[])));
+            all.bytes = all.bytes.saturating_add(line).saturating_add(data.saturating_mul(4));
+        }
+        all.files = rows.files;
+        for row in store.evidence(header.num, None, usize::MAX)? {
+            let EvidenceRow { step, attempt, at_ms, code, body, .. } = row;
+            let line = DocumentLine::Evidence(EvidenceLine { step, attempt, at_ms, code, body });
+            all.bytes = all.bytes.saturating_add(size(&line));
+            if all.bytes <= DOCUMENT_BYTES {
+                all.after.push(line);
+            }
+        }
+        fits(id, "its document has", (all.bytes, DOCUMENT_BYTES, "bytes"))?;
+        Ok(all)
     }
-    let mut scribe = DocumentWriter::default();
-    let mut say = |line: &DocumentLine| to.blocking_send(Ok(scribe.line(line))).is_ok();
-    let head = Head {
-        format: FORMAT.to_owned(),
-        version: VERSION,
-        run: id.to_string(),
-        exported_at,
-        program: env!("CARGO_PKG_VERSION").to_owned(),
-    };
-    let row = store.blueprint(&header.hash)?.ok_or_else(|| gone("the blueprint"))?;
-    let bundle = row.open()?;
-    let source = Source { name: row.name, hash: row.hash, bundle };
-    if !say(&DocumentLine::Run(head)) || !say(&DocumentLine::Blueprint(source)) {
-        return Ok(());
-    }
-    for entry in earlier.into_iter().chain(rows.entries) {
-        if !say(&DocumentLine::Entry(Box::new(entry))) {
-            return Ok(());
+
+    /// Adds lines. Those beyond the limit are only counted.
+    fn add(&mut self, lines: impl IntoIterator<Item = DocumentLine>) {
+        for line in lines {
+            self.bytes = self.bytes.saturating_add(size(&line));
+            if self.bytes <= DOCUMENT_BYTES {
+                self.before.push(line);
+            }
         }
     }
-    let scope = format!("run:{id}");
-    // The links may be newer than the history: to make one once more changes nothing.
-    let links = store.links(&scope)?;
-    if !state_lines(passage, &scope, rows.state?, links)?.iter().all(&mut say) {
-        return Ok(());
-    }
-    let mut filter =
-        ScopeFilter { prefix: format!("operator:{id}:"), limit: SCOPES, ..ScopeFilter::default() };
-    loop {
-        let page = store.state_scopes(&filter)?;
-        for it in &page {
-            // Others change it too, beside the history.
-            let (values, links) = (store.state(&it.scope)?, store.links(&it.scope)?);
-            if !state_lines(passage, &it.scope, values, links)?.iter().all(&mut say) {
+
+    /// Writes the document, line by line, until the receiver is dropped.
+    fn write(
+        self,
+        store: &dyn Store,
+        id: RunId,
+        to: &mpsc::Sender<Result<Vec<u8>, StoreError>>,
+    ) -> Result<(), StoreError> {
+        let mut scribe = DocumentWriter::default();
+        let mut say = |line: &DocumentLine| to.blocking_send(Ok(scribe.line(line))).is_ok();
+        if !self.before.iter().all(&mut say) {
+            return Ok(());
+        }
+        for row in self.files {
+            let data = store.blob(&row.hash)?.ok_or_else(|| StoreError::Damaged {
+                what: format!("a file of run {id}"),
+                reason: "it is not there".to_owned(),
+            })?;
+            if !say(&DocumentLine::Artifact(File::new(&row, &data))) {
                 return Ok(());
             }
         }
-        match page.into_iter().next_back() {
-            Some(last) => filter.after = Some(last.scope),
-            None => break,
+        if self.after.iter().all(&mut say) {
+            // The receiver may have been dropped.
+            let _ = to.blocking_send(Ok(scribe.seal()));
         }
+        Ok(())
     }
-    for row in rows.files {
-        let data = store.blob(&row.hash)?.ok_or_else(|| gone("a file"))?;
-        if !say(&DocumentLine::Artifact(File::new(&row, &data))) {
-            return Ok(());
-        }
+}
+
+/// Returns the size of a line in a document.
+fn size(line: &DocumentLine) -> usize {
+    serde_json::to_vec(line).expect("a line is plain data").len() + 1
+}
+
+/// Checks that an import takes a document with so many of something.
+fn fits(run: RunId, has: &str, (many, most, of): (usize, usize, &str)) -> Result<(), EngineError> {
+    if many <= most {
+        return Ok(());
     }
-    let evidence = store.evidence(header.num, None, usize::MAX)?;
-    for EvidenceRow { step, attempt, at_ms, code, body, .. } in evidence {
-        say(&DocumentLine::Evidence(EvidenceLine { step, attempt, at_ms, code, body }));
-    }
-    // The receiver may have been dropped.
-    let _ = to.blocking_send(Ok(scribe.seal()));
-    Ok(())
+    let message = format!(
+        "export {run}: {has} {many} {of}, and `import` takes at most {most}; nothing was written. \
+         Back up the whole host instead, with `moonswarm backup` or as its database is backed up"
+    );
+    Err(EngineError::Conflict { code: Code::HistoryTooLong, message })
 }
 
 /// Returns the lines of a scope of state, as the layers show it.
