@@ -39,7 +39,7 @@ pub use composite::{Composite, CompositeError, GraphError, MOST_DEPTH};
 pub use declared::{Declared, Mistake, Settings, ShownSettings};
 pub use echo::Echo;
 pub use human::{HUMAN, Human, inquiry_of, says_no};
-pub use inquiry::{GivenAnswer, Inquiry};
+pub use inquiry::{GivenAnswer, Inquiry, names, names_starter};
 pub use llm::{NO_TURN, ScriptedTurns};
 pub use lua::{Lua, lua_calls};
 pub use main_ai::{MAIN_AI, MainAi, PromptTransport, kind_of};

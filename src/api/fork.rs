@@ -148,6 +148,7 @@ pub(super) async fn replay(
     responses(
         (status = 200, description = "The document; its last line seals it.", body = String, content_type = "application/x-ndjson"),
         (status = 404, description = "`not_found`", body = ProblemBody),
+        (status = 409, description = "`history_too_long`", body = ProblemBody),
     ),
 )]
 pub(super) async fn export(

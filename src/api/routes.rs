@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     door::{self, Code, Problem, Rule, Shape, Who},
+    engine::DOCUMENT_BYTES,
     token::Verb,
 };
 
@@ -26,7 +27,7 @@ const MIB: usize = 1 << 20;
 /// The maximum size of a result, artifact or bundle.
 const LARGE: usize = 8 * MIB;
 /// The maximum size of an imported run.
-const HUGE: usize = 128 * MIB;
+const HUGE: usize = DOCUMENT_BYTES;
 
 /// A row: a handler, and the requirements of the door.
 pub(super) struct Row {

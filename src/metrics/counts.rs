@@ -17,7 +17,7 @@ const AGENTS: usize = 500;
 const OPERATORS: usize = 200;
 /// The maximum number of pairs of a model and an operator with series of their own.
 const MODELS: usize = 200;
-/// The maximum number of kinds of failures, for all operators together.
+/// The maximum number of kinds of failures, for all operators together, and for all models.
 const FAILURES: usize = 500;
 /// The number of billionths in a dollar.
 const NANO: f64 = 1e9;
@@ -46,6 +46,7 @@ pub struct Counts {
     steps: [Histogram; KINDS],
     attempts: Series<3, Counter>,
     failures: Series<2, Counter>,
+    call_failures: Series<3, Counter>,
     work: Series<1, OperatorTimes>,
     calls: Series<2, Calls>,
     tokens: Series<2, Tokens>,
@@ -158,15 +159,15 @@ pub struct Attempt {
     pub usage: Option<Usage>,
     /// True if it was delivered and ended without reporting usage.
     pub unreported: bool,
-    /// The model call that it was.
+    /// The model, if it was a question to one: the one that answered, else the one that was asked.
+    pub model: Option<String>,
+    /// The end of the model call that it was, if no other attempt follows.
     pub call: Option<ModelCall>,
 }
 
 /// A question to a model that was answered, or not.
 #[derive(Debug, Clone)]
 pub struct ModelCall {
-    /// The model.
-    pub model: String,
     /// The ending.
     pub ending: Ending,
     /// The duration, in milliseconds.
@@ -197,6 +198,7 @@ impl Default for Counts {
             steps: std::array::from_fn(|_| Histogram::long()),
             attempts: Series::new(4 * AGENTS),
             failures: Series::new(FAILURES),
+            call_failures: Series::new(FAILURES),
             work: Series::new(OPERATORS),
             calls: Series::new(MODELS),
             tokens: Series::new(MODELS),
@@ -239,21 +241,24 @@ impl Counts {
 
     /// Counts an attempt that ended.
     pub fn attempt(&self, attempt: &Attempt) {
-        let Attempt { operator, agent, outcome, failure, times, usage, unreported, call } = attempt;
+        let Attempt { operator, agent, outcome, failure, times, usage, .. } = attempt;
         self.attempts.of([operator, agent, outcome]).inc();
         if let Some(kind) = failure {
             self.failures.of([operator, kind]).inc();
+            if let Some(model) = &attempt.model {
+                self.call_failures.of([model, operator, kind]).inc();
+            }
         }
         let work = self.work.of([operator]);
         if let Some((queued_ms, ran_ms)) = times {
             work.queued.add_ms(*queued_ms);
             work.ran.add_ms(*ran_ms);
         }
-        if *unreported {
+        if attempt.unreported {
             work.unreported.inc();
         }
-        let model = call.as_ref().map_or("", |call| &call.model);
-        if let Some(call) = call {
+        let model = attempt.model.as_deref().unwrap_or_default();
+        if let Some(call) = &attempt.call {
             let calls = self.calls.of([model, operator]);
             calls.duration.add_ms(call.took_ms);
             if let Some(ending) = ended(call.ending) {
@@ -299,7 +304,7 @@ impl Counts {
             ("blueprint", self.runs.is_full() || self.started.is_full()),
             ("agent", self.attempts.is_full()),
             ("operator", self.work.is_full()),
-            ("failure", self.failures.is_full()),
+            ("failure", self.failures.is_full() || self.call_failures.is_full()),
             ("model", self.calls.is_full() || self.tokens.is_full()),
             ("route", self.http.is_full()),
             ("mcp", self.mcp.is_full()),
@@ -356,6 +361,10 @@ impl Counts {
             }
             let of = [model.as_str(), &operator];
             scrape.histogram("moonswarm_model_call_seconds", &of, &calls.duration);
+        }
+        for ([model, operator, kind], count) in self.call_failures.all() {
+            let labels = [model.as_str(), &operator, &kind];
+            scrape.count("moonswarm_model_call_failures_total", &labels, count.get());
         }
         for ([model, operator], tokens) in self.tokens.all() {
             for (sort, count) in [

@@ -1,6 +1,10 @@
 //! The metrics: who may read them, both formats, and that boards, alerts and documents know no others.
 
-use std::{collections::BTreeSet, io::Write as _, process::Stdio};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write as _,
+    process::Stdio,
+};
 
 use moonswarm::metrics::{FAMILIES, Kind};
 use reqwest::Method;
@@ -265,6 +269,40 @@ fn a_host_that_is_gone_has_an_alert() {
     // The alert is about the job that the documentation names.
     let page = std::fs::read_to_string(repository("docs/telemetry.md")).unwrap();
     assert!(page.contains("- job_name: moonswarm\n"));
+}
+
+/// The expressions of the alerts, by name, each on one line.
+fn alerts() -> BTreeMap<String, String> {
+    let rules = std::fs::read_to_string(repository("deploy/prometheus/moonswarm.rules.yml"));
+    let rules = rules.unwrap();
+    let alert = |text: &str| {
+        let (name, rest) = text.split_once('\n')?;
+        let (_, rest) = rest.split_once("expr: ")?;
+        let lines = rest.lines().map(str::trim);
+        let lines = lines.take_while(|it| !it.starts_with("for:") && !it.starts_with("labels:"));
+        Some((name.to_owned(), lines.collect::<Vec<_>>().join(" ")))
+    };
+    rules.split("- alert: ").skip(1).filter_map(alert).collect()
+}
+
+#[test]
+fn a_queue_with_a_task_in_work_is_served() {
+    let alerts = alerts();
+    let expected = r#"| moonswarm_queue_tasks{state="waiting"} > 0 and ignoring (state) moonswarm_queue_tasks{state="in_work"} == 0 and ignoring (state) moonswarm_queue_workers == 0"#;
+    assert_eq!(alerts["MoonswarmQueueIsNotServed"], expected);
+}
+
+#[test]
+fn what_is_lost_or_not_exported_has_an_alert() {
+    let alerts: Vec<String> = alerts().into_values().collect();
+    for metric in [
+        "moonswarm_lost_acknowledged_total",
+        "moonswarm_otlp_failures_total",
+        "moonswarm_otlp_items_total",
+        "moonswarm_otlp_left_out_entries_total",
+    ] {
+        assert!(alerts.iter().any(|it| names(it).contains(metric)), "{metric}");
+    }
 }
 
 #[test]

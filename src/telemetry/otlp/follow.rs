@@ -34,6 +34,9 @@ pub fn start(engine: &Engine, tasks: &Tasks, settings: Settings) {
         });
         // An alert that looks for growth needs the series before its first event.
         drop(engine.counts().export_failures.of([signal]));
+        for outcome in ["exported", "refused", "dropped"] {
+            drop(engine.counts().exports.of([signal, outcome]));
+        }
         let (engine, settings) = (engine.clone(), Arc::clone(&settings));
         Some(Exporter { engine, settings, signal, sender: sender.ok()? })
     };
