@@ -124,9 +124,10 @@ pub(crate) fn apply_effects(
         return Err(no("a task that is skipped leaves nothing to others".to_owned()));
     }
     let kept = Json::encode(effects).map_err(|error| no(format!("keep the effects: {error}")))?;
-    change_own_state(turn, effects)?;
-    for (effect, place) in effects.iter().zip(0..) {
-        apply_effect(turn, step, EffectPlace { signals: sent, place }, effect)?;
+    let mut changes: Vec<_> = effects.iter().map(change_of).collect();
+    change_own_state(turn, &mut changes)?;
+    for ((effect, change), place) in effects.iter().zip(changes).zip(0..) {
+        apply_effect(turn, step, EffectPlace { signals: sent, place }, (effect, change))?;
         sent += u32::from(matches!(effect, Effect::Signal { .. }));
     }
     Ok(Some(kept))
@@ -284,7 +285,7 @@ fn apply_effect(
     turn: &mut Turn<'_>,
     step: u32,
     at: EffectPlace,
-    effect: &Effect,
+    (effect, change): (&Effect, Option<StateChange>),
 ) -> Result<(), Failure> {
     fault::point("engine.effect");
     let place = (step, at.place);
@@ -292,11 +293,10 @@ fn apply_effect(
         Effect::WriteMemory { .. }
         | Effect::DeleteMemory { .. }
         | Effect::LinkMemory { .. }
-        | Effect::UnlinkMemory { .. } => match change_of(effect) {
-            Some(change) if change.scope != run_scope(turn.run) => {
-                change_by_effect(turn, place, change)
-            }
-            _ => Ok(()),
+        | Effect::UnlinkMemory { .. } => match change {
+            Some(change) => change_by_effect(turn, place, change),
+            // It was made with the others of the run's own state.
+            None => Ok(()),
         },
         Effect::Signal { target, payload } => {
             let Ok(to) = target.to_string().parse::<RunId>() else { return Ok(()) };
@@ -361,16 +361,20 @@ fn change_of(effect: &Effect) -> Option<StateChange> {
     Some(StateChange { scope, key, if_revision: None, act })
 }
 
-/// Makes the changes of the run's own state, all of them or none. There is room for the transient
-/// values of other scopes then.
-fn change_own_state(turn: &mut Turn<'_>, effects: &[Effect]) -> Result<(), Failure> {
-    let changes: Vec<StateChange> = effects.iter().filter_map(change_of).collect();
+/// Takes the changes of the run's own state out of all, and makes them: all or none. There is room
+/// for the transient values of other scopes then.
+fn change_own_state(
+    turn: &mut Turn<'_>,
+    changes: &mut [Option<StateChange>],
+) -> Result<(), Failure> {
     let state = &turn.shared.state;
-    let passing: Vec<&StateChange> =
-        changes.iter().filter(|it| is_transient(it) && !state.is_foreign(&it.scope)).collect();
+    let passing = changes.iter().flatten();
+    let passing: Vec<_> =
+        passing.filter(|it| is_transient(it) && !state.is_foreign(&it.scope)).collect();
     state.make_room(&passing).map_err(|error| state_failure("write_memory", error))?;
     let own = run_scope(turn.run);
-    let own: Vec<StateChange> = changes.into_iter().filter(|it| it.scope == own).collect();
+    let own = changes.iter_mut().filter_map(|it| it.take_if(|it| it.scope == own));
+    let own: Vec<_> = own.collect();
     if own.is_empty() {
         return Ok(());
     }
