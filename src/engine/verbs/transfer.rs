@@ -271,7 +271,9 @@ fn settle(entry: &mut Entry, caller: &Caller) {
 /// The lines of a document. The bytes of its files are read when they are written.
 #[derive(Default)]
 struct Contents {
-    before: Vec<DocumentLine>,
+    scribe: DocumentWriter,
+    /// The lines before the files, as they are written.
+    before: Vec<Vec<u8>>,
     files: Vec<ArtifactRow>,
     after: Vec<DocumentLine>,
     /// The size of the document in bytes, with all of its lines.
@@ -361,7 +363,8 @@ impl Contents {
     /// Adds lines. Those beyond the limit are only counted.
     fn add(&mut self, lines: impl IntoIterator<Item = DocumentLine>) {
         for line in lines {
-            self.bytes = self.bytes.saturating_add(size(&line));
+            let line = self.scribe.line(&line);
+            self.bytes = self.bytes.saturating_add(line.len());
             if self.bytes <= DOCUMENT_BYTES {
                 self.before.push(line);
             }
@@ -375,21 +378,21 @@ impl Contents {
         id: RunId,
         to: &mpsc::Sender<Result<Vec<u8>, StoreError>>,
     ) -> Result<(), StoreError> {
-        let mut scribe = DocumentWriter::default();
-        let mut say = |line: &DocumentLine| to.blocking_send(Ok(scribe.line(line))).is_ok();
-        if !self.before.iter().all(&mut say) {
+        let Self { mut scribe, before, files, after, .. } = self;
+        let say = |line: Vec<u8>| to.blocking_send(Ok(line)).is_ok();
+        if !before.into_iter().all(say) {
             return Ok(());
         }
-        for row in self.files {
+        for row in files {
             let data = store.blob(&row.hash)?.ok_or_else(|| StoreError::Damaged {
                 what: format!("a file of run {id}"),
                 reason: "it is not there".to_owned(),
             })?;
-            if !say(&DocumentLine::Artifact(File::new(&row, &data))) {
+            if !say(scribe.line(&DocumentLine::Artifact(File::new(&row, &data)))) {
                 return Ok(());
             }
         }
-        if self.after.iter().all(&mut say) {
+        if after.iter().all(|line| say(scribe.line(line))) {
             // The receiver may have been dropped.
             let _ = to.blocking_send(Ok(scribe.seal()));
         }
