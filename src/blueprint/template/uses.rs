@@ -34,7 +34,8 @@ pub(super) struct Uses {
 pub struct Need {
     /// The byte offset of a use that needs it.
     pub at: usize,
-    /// What `default` or `is defined` looks at elsewhere: the name, or what it is an attribute of.
+    /// The name that `default` or `is defined` looks at elsewhere: this one, or one that it is an
+    /// attribute of.
     pub beside: Option<String>,
 }
 
@@ -161,7 +162,7 @@ impl Uses {
         self.all(&it.body, false);
     }
 
-    /// What is assigned to.
+    /// Reads the target of an assignment: its names are the template's own.
     fn target(&mut self, expr: &Expr<'_>) {
         match expr {
             Expr::Var(it) => {
@@ -196,7 +197,7 @@ impl Uses {
         self.expression(expr, certain && plain(expr).is_none());
     }
 
-    /// What `default` or `is defined` looks at.
+    /// Reads an expression that `default` or `is defined` looks at: its name may be undefined.
     fn looked_at(&mut self, expr: &Expr<'_>, certain: bool) {
         match plain(expr) {
             Some((name, at)) => {

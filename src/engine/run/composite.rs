@@ -29,7 +29,7 @@ pub(crate) struct OpenComposite {
     pub(crate) first: usize,
     /// The operators and tools that every member so far has left allowed; any if absent.
     pub(crate) allowed: Option<Vec<String>>,
-    /// What the layers store if it completes.
+    /// The values that the layers store if the composite completes.
     pub(crate) promises: Vec<Promise>,
 }
 

@@ -56,9 +56,10 @@ pub(crate) struct OpenTask {
     pub(crate) follows: Option<Box<Follows>>,
     /// The metadata of this attempt, from its dispatch until the layers have settled it.
     pub(crate) about: Option<Arc<About>>,
-    /// What the layers store if the result that they have settled is accepted.
+    /// The values that the layers store if the result that they have settled is accepted.
     pub(crate) promises: Vec<Promise>,
-    /// What they store of the step, while others go on from the result of its own operator.
+    /// The values that they store when the step ends, while others go on from the result of its own
+    /// operator.
     pub(crate) first: Vec<Promise>,
     /// The tools of its operator, as the layers left them.
     pub(crate) allowed: Option<Option<Vec<String>>>,

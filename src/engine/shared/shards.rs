@@ -46,7 +46,7 @@ use crate::{
     token::HandleKey,
 };
 
-/// What all shards share.
+/// The parts that all shards share.
 pub(crate) type Shared = Proven<Parts>;
 
 /// The immutable parts of the engine, and the counters of all shards.

@@ -50,7 +50,7 @@ pub(super) struct Scope {
     pub names: BTreeMap<String, Known>,
     /// True if the schema of the input is known: it has no other keys than that says.
     pub has_input: bool,
-    /// What was set, with what it was before.
+    /// The names that were set, each with its schema from before.
     undo: Vec<(String, Option<Known>)>,
 }
 
